@@ -1,0 +1,471 @@
+"""The nouns of Sherlock, as frozen values over the standard library.
+
+Times are seconds since the epoch (int), sizes are bytes, offsets are Unicode code points.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, NewType, TypeVar
+
+from sherlock.rag.domain.errors import IngestErrorCode
+
+WorkspaceId = NewType("WorkspaceId", str)
+"""The tenant. First argument of every use case and port method that touches stored data."""
+
+DEFAULT_WORKSPACE = WorkspaceId("default")
+
+if TYPE_CHECKING:
+    Vector = array[float]
+else:  # subscripting it at run time needs Python 3.12
+    Vector = array
+"""`array('f')`: float32, unit length unless said otherwise."""
+
+AttributeValue = str | float | bool
+Attributes = Mapping[str, AttributeValue]
+"""A file's attributes in one vector store: at most 16; numbers are floats, booleans stay booleans."""
+
+Metadata = Mapping[str, str]
+
+Purpose = Literal[
+    "assistants", "assistants_output", "batch", "batch_output", "evals", "fine-tune", "fine-tune-results",
+    "user_data", "vision",
+]  # fmt: skip
+Status = Literal["in_progress", "completed", "cancelled", "failed"]
+StoreStatus = Literal["expired", "in_progress", "completed"]
+
+T = TypeVar("T")
+
+
+# ── paging ──────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """One page of a list ordered by creation, ties by id; cursors are object ids and exclusive."""
+
+    limit: int = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+    before: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    items: tuple[T, ...]
+    has_more: bool
+
+
+# ── files and vector stores ─────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    id: str
+    workspace_id: WorkspaceId
+    filename: str
+    purpose: Purpose
+    bytes: int
+    sha256: str
+    """Hexadecimal digest of the bytes."""
+    created_at: int
+    expires_at: int | None = None
+
+    @property
+    def blob_key(self) -> str:
+        """Where the bytes lie in the file store; begins with the workspace."""
+        return blob_key(self.workspace_id, self.id)
+
+
+def blob_key(workspace_id: WorkspaceId, file_id: str) -> str:
+    return f"{workspace_id}/{file_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class FileCounts:
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.in_progress + self.completed + self.failed + self.cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """What a vector store is pinned to: vectors of another encoder do not compare."""
+
+    name: str
+    dimension: int
+    """Floats per vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStore:
+    id: str
+    workspace_id: WorkspaceId
+    name: str
+    description: str | None
+    metadata: Metadata | None
+    encoder: Encoder
+    created_at: int
+    last_active_at: int
+    file_counts: FileCounts = FileCounts()
+    usage_bytes: int = 0
+    expires_after_days: int | None = None
+    expires_at: int | None = None
+
+    @property
+    def status(self) -> StoreStatus:
+        return "in_progress" if self.file_counts.in_progress else "completed"
+
+
+class Unset:
+    """A field that was not given, where `None` means "clear it"."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset()
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStoreChanges:
+    """An update: `UNSET` keeps the stored value, `None` clears it."""
+
+    name: str | None | Unset = UNSET
+    metadata: Metadata | None | Unset = UNSET
+    expires_after_days: int | None | Unset = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkingStrategy:
+    """Sizes in cl100k_base tokens; the overlap is at most half of the size."""
+
+    max_chunk_size_tokens: int
+    chunk_overlap_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    code: IngestErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStoreFile:
+    """A file's membership in one vector store."""
+
+    file_id: str
+    vector_store_id: str
+    filename: str
+    status: Status
+    chunking: ChunkingStrategy
+    created_at: int
+    """When it was attached."""
+    attributes: Attributes | None = None
+    last_error: LastError | None = None
+    usage_bytes: int = 0
+    chunk_count: int = 0
+
+
+# ── documents and chunks ────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A run of parsed text: a page, or what stands under one heading. A document is its sections in order.
+
+    The document's text is the sections' texts joined with nothing between; parsers put the blank lines in.
+    """
+
+    text: str
+    page: int | None = None
+    """Counted from 1."""
+    heading: str | None = None
+    """The heading in force, outermost first, joined by " > "."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`document_text[start:end] == text`, and `text` is never blank."""
+
+    index: int
+    text: str
+    start: int
+    end: int
+    page: int | None = None
+    heading: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedChunk:
+    chunk: Chunk
+    windows: Sequence[Vector]
+    """One unit vector for each window of the encoder over the chunk; at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a finished ingest left in the index."""
+
+    chunk_count: int
+    window_count: int
+    usage_bytes: int
+
+
+# ── ingest jobs ─────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a job. `attempt` fences: an older attempt can no longer write."""
+
+    job_id: int
+    attempt: int
+    """Counted from 1."""
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class IngestJob:
+    lease: Lease
+    workspace_id: WorkspaceId
+    vector_store_id: str
+    file_id: str
+    filename: str
+    bytes: int
+    chunking: ChunkingStrategy
+    encoder: Encoder
+
+
+# ── search ──────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A missing key fails all but `ne` and `nin`; values of different kinds are never equal nor ordered."""
+
+    type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
+    key: str
+    value: AttributeValue | tuple[AttributeValue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compound:
+    type: Literal["and", "or"]
+    filters: tuple["Filter", ...]
+
+
+Filter = Comparison | Compound
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    texts: tuple[str, ...]
+    """One or more phrasings of the question; a chunk's score is its best over them."""
+    vector_store_ids: tuple[str, ...]
+    limit: int
+    alpha: float
+    """0 is keyword only, 1 is dense only."""
+    score_threshold: float = 0.0
+    filter: Filter | None = None
+    rerank: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class IndexQuery:
+    """What the index is asked: candidates of one text, not yet fused."""
+
+    text: str
+    vector: Vector | None
+    """Unit length; `None` when `alpha` is 0."""
+    vector_store_ids: tuple[str, ...]
+    alpha: float
+    candidates: int
+    """How many chunks each leg brings."""
+    filter: Filter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A chunk found by a leg, with the scores of both legs."""
+
+    chunk_id: int
+    vector_store_id: str
+    file_id: str
+    filename: str
+    attributes: Attributes | None
+    chunk_index: int
+    text: str
+    start: int
+    end: int
+    page: int | None
+    heading: str | None
+    cosine: float
+    """Best window against the query, -1..1; 0 when the query has no vector."""
+    keyword: float
+    """BM25 over the largest value the query could reach, 0..1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    candidate: Candidate
+    score: float
+    """0..1, best first; means the same in every store and query."""
+    fused: float
+    rerank: float | None = None
+    """Sigmoid of the cross-encoder's logit, where it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """Results, and how they came about: nothing is degraded silently."""
+
+    queries: tuple[str, ...]
+    results: tuple[Result, ...]
+    stages: tuple[str, ...] = ()
+    """Stages that ran, in order: embed, dense, keyword, fuse, rerank."""
+    degraded: tuple[str, ...] = ()
+    """Stages that were wanted and failed or ran out of time, each with a plain reason: `rerank: late`."""
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+# ── chat ────────────────────────────────────────────────────────────────────
+
+ChatMessage = Mapping[str, Any]
+"""A message as OpenAI's API writes it: `role`, `content` (string or parts), `tool_calls`, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSearch:
+    """The `file_search` tool of a chat."""
+
+    vector_store_ids: tuple[str, ...]
+    limit: int
+    alpha: float
+    score_threshold: float = 0.0
+    filter: Filter | None = None
+    rerank: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    model: str
+    messages: tuple[ChatMessage, ...]
+    file_search: FileSearch | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further members of the request that go to the model as they came: temperature, tools, stop, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """The upstream's `prompt_tokens_details` and `completion_tokens_details`, where it sends them."""
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A result as it is shown to the model, under its number."""
+
+    number: int
+    """Counted from 1; the marker in the answer is `[number]`."""
+    result: Result
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """`content[start:end]` of the answer rests on `quote`, an exact substring of the file's parsed text."""
+
+    start: int
+    end: int
+    file_id: str
+    filename: str
+    vector_store_id: str
+    chunk_index: int
+    quote: str
+    quote_start: int
+    """Code points into the document's text."""
+    page: int | None
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+    choice: int = 0
+    logprobs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalDelta:
+    text: str
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of a call to the client's own function, as the upstream streamed it."""
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    reason: Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """Comes first when the chat has a `file_search` tool."""
+
+    retrieval: Retrieval
+
+
+@dataclass(frozen=True, slots=True)
+class Citations:
+    """All citations of one choice, once, after its text."""
+
+    citations: tuple[Citation, ...]
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Always the last event of an answer that did not fail."""
+
+    usage: Usage
+
+
+ModelEvent = TextDelta | RefusalDelta | ToolCallDelta | Finished | Usage
+"""What a chat model streams; `Usage` at most once, last, when it knows its own figures."""
+
+AnswerEvent = Retrieved | TextDelta | RefusalDelta | ToolCallDelta | Finished | Citations | Done
+
+
+# ── readiness ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentStatus:
+    state: Literal["ready", "starting", "idle", "off", "unavailable"]
+    """`idle`: works on first use (a model that is loaded lazily); counts as ready."""
+    since: int
+    reason: str | None = None
+    model: str | None = None
+    """What really runs, for models."""
