@@ -1,0 +1,624 @@
+"""`Catalog` in PostgreSQL: files, vector stores, and which file stands in which store.
+
+Locks are taken in one order everywhere, so that nobody deadlocks: store, membership (those of one file by
+store number), file, job, term frequencies. Inserting a row locks what its foreign keys name.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import TextClause
+
+from sherlock.rag.adapters.postgres import Database
+from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
+from sherlock.rag.domain.models import (
+    Attributes,
+    ChunkingStrategy,
+    Encoder,
+    FileCounts,
+    LastError,
+    Page,
+    PageRequest,
+    Purpose,
+    Status,
+    StoredFile,
+    Unset,
+    VectorStore,
+    VectorStoreChanges,
+    VectorStoreFile,
+    WorkspaceId,
+)
+
+_DAY_S = 86_400
+_ATTACH_TRIES = 3
+
+# ── files ──
+
+# A workspace comes into being with its first file or store.
+_ADD_FILE = text("""
+    with workspace as (insert into workspaces (id) values (:workspace_id) on conflict do nothing)
+    insert into knowledge_files (workspace_id, id, filename, purpose, bytes, sha256, created_at, expires_at)
+    values (:workspace_id, :id, :filename, :purpose, :bytes, :sha256,
+            to_timestamp(:created_at), to_timestamp(CAST(:expires_at AS float8)))
+""")
+
+_FILES = """
+    select id, workspace_id, filename, purpose, bytes, sha256, created_at, expires_at from knowledge_files
+    where workspace_id = :workspace_id
+"""
+_GET_FILE = text(f"{_FILES} and id = :id")
+_LIST_FILES = _FILES
+_LIST_FILES_OF_PURPOSE = f"{_FILES} and purpose = :purpose"
+
+# Where a file stands in lists.
+_FILE_CURSOR = text(
+    "select created_at from knowledge_files where workspace_id = :workspace_id and id = :cursor"
+)
+
+# The stores a file is in, in the order their memberships are locked.
+_STORES_OF_FILE = text("""
+    select vector_store_id from vector_store_files
+    where workspace_id = :workspace_id and file_id = :file_id order by store_no
+""")
+
+_DELETE_FILE = text("""
+    delete from knowledge_files where workspace_id = :workspace_id and id = :id
+    returning id, workspace_id, filename, purpose, bytes, sha256, created_at, expires_at
+""")
+
+# ── vector stores ──
+
+_ADD_STORE = text("""
+    with workspace as (insert into workspaces (id) values (:workspace_id) on conflict do nothing)
+    insert into vector_stores (workspace_id, id, name, description, metadata, encoder, dimension,
+                               expires_after_days, created_at, last_active_at)
+    values (:workspace_id, :id, :name, :description, CAST(:metadata AS jsonb), :encoder, :dimension,
+            :expires_after_days, to_timestamp(:created_at), to_timestamp(:last_active_at))
+""")
+
+_STORES = """
+    select id, workspace_id, name, description, metadata, encoder, dimension, expires_after_days,
+           created_at, last_active_at
+    from vector_stores where workspace_id = :workspace_id
+"""
+_GET_STORES = text(f"{_STORES} and id = any(CAST(:ids AS text[]))")
+_LIST_STORES = _STORES
+
+_STORE_CURSOR = text(
+    "select created_at from vector_stores where workspace_id = :workspace_id and id = :cursor"
+)
+
+# How the files of some stores stand, counted where they lie: there is no second number that could drift.
+_COUNTS = text("""
+    select vector_store_id,
+           count(*) filter (where status = 'in_progress') as in_progress,
+           count(*) filter (where status = 'completed') as completed,
+           count(*) filter (where status = 'failed') as failed,
+           count(*) filter (where status = 'cancelled') as cancelled,
+           CAST(sum(usage_bytes) AS bigint) as usage_bytes
+    from vector_store_files
+    where workspace_id = :workspace_id and vector_store_id = any(CAST(:ids AS text[]))
+    group by vector_store_id
+""")
+
+# What is not given stays; what is given as null is cleared.
+_UPDATE_STORE = text("""
+    update vector_stores set
+        name = case when :name_given then coalesce(CAST(:name AS text), '') else name end,
+        metadata = case when :metadata_given then CAST(:metadata AS jsonb) else metadata end,
+        expires_after_days = case when :expiry_given then CAST(:expiry AS int) else expires_after_days end,
+        last_active_at = now()
+    where workspace_id = :workspace_id and id = :id returning id
+""")
+
+# Once a second is often enough: nobody sees finer times, and searches need not write each time. Locked in
+# order of id, so that two searches over the same stores cannot deadlock.
+_TOUCH_STORES = text("""
+    with stale as (
+        select id from vector_stores
+        where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
+          and last_active_at < date_trunc('second', now())
+        order by id for no key update
+    )
+    update vector_stores s set last_active_at = now() from stale
+    where s.workspace_id = :workspace_id and s.id = stale.id
+""")
+
+# Memberships, jobs, chunks and term frequencies go along by foreign key.
+_DELETE_STORE = text("delete from vector_stores where workspace_id = :workspace_id and id = :id returning id")
+
+# ── memberships ──
+
+# Attaches those of the files that exist and are not attached yet. Of two at the same time, the second waits
+# and then finds the row.
+_ATTACH = text("""
+    insert into vector_store_files (workspace_id, vector_store_id, file_id, store_no, file_no, attributes,
+                                    max_chunk_size_tokens, chunk_overlap_tokens)
+    select s.workspace_id, s.id, f.id, s.store_no, f.file_no, CAST(:attributes AS jsonb), :size, :overlap
+    from vector_stores s join knowledge_files f on f.workspace_id = s.workspace_id
+    where s.workspace_id = :workspace_id and s.id = :vector_store_id and f.id = any(CAST(:file_ids AS text[]))
+    order by f.file_no
+    on conflict do nothing returning file_id
+""")
+
+_QUEUE = text("""
+    insert into ingest_jobs (workspace_id, vector_store_id, file_id)
+    select :workspace_id, :vector_store_id, unnest(CAST(:file_ids AS text[]))
+""")
+_WAKE_WORKERS = text("select pg_notify('sherlock_ingest', '')")
+
+# A failed or cancelled membership starts over; its earlier jobs, and what they had staged, go.
+_DROP_JOBS = text("""
+    delete from ingest_jobs
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
+""")
+_START_OVER = text("""
+    update vector_store_files set status = 'in_progress', error_code = null, error_message = null,
+        max_chunk_size_tokens = :size, chunk_overlap_tokens = :overlap
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
+""")
+
+_MEMBERSHIPS = """
+    select m.file_id, m.vector_store_id, f.filename, m.status, m.error_code, m.error_message, m.attributes,
+           m.max_chunk_size_tokens, m.chunk_overlap_tokens, m.chunk_count, m.usage_bytes, m.created_at
+    from vector_store_files m join knowledge_files f on f.workspace_id = m.workspace_id and f.id = m.file_id
+    where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
+"""
+_GET_MEMBERSHIP = text(f"{_MEMBERSHIPS} and m.file_id = :file_id")
+_LOCK_MEMBERSHIP = text(f"{_MEMBERSHIPS} and m.file_id = :file_id for update of m")
+_LIST_MEMBERSHIPS = _MEMBERSHIPS
+_LIST_MEMBERSHIPS_IN_STATUS = f"{_MEMBERSHIPS} and m.status = :status"
+
+_MEMBERSHIP_CURSOR = text("""
+    select created_at from vector_store_files
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :cursor
+""")
+
+_SET_ATTRIBUTES = text("""
+    update vector_store_files set attributes = CAST(:attributes AS jsonb)
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
+""")
+
+_DETACH = text("""
+    delete from vector_store_files
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
+    returning file_id
+""")
+
+Parameters = Mapping[str, Any]
+
+
+class PostgresCatalog:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # ── files ──
+
+    async def add_file(self, file: StoredFile) -> None:
+        parameters = {
+            "workspace_id": file.workspace_id,
+            "id": file.id,
+            "filename": _storable(file.filename, "filename"),
+            "purpose": file.purpose,
+            "bytes": file.bytes,
+            "sha256": file.sha256,
+            "created_at": file.created_at,
+            "expires_at": file.expires_at,
+        }
+        try:
+            async with self._database.transaction() as connection:
+                await connection.execute(_ADD_FILE, parameters)
+        except IntegrityError as error:
+            raise Conflict("A file with this id exists already.") from error
+
+    async def get_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
+        _check_id("File", file_id)
+        async with self._database.transaction() as connection:
+            found = await connection.execute(_GET_FILE, {"workspace_id": workspace_id, "id": file_id})
+            if (row := found.one_or_none()) is None:
+                raise NotFound("File", file_id)
+            return _file(row)
+
+    async def list_files(
+        self, workspace_id: WorkspaceId, page: PageRequest, purpose: Purpose | None = None
+    ) -> Page[StoredFile]:
+        statement = _LIST_FILES_OF_PURPOSE if purpose else _LIST_FILES
+        parameters = {"workspace_id": workspace_id, **({"purpose": purpose} if purpose else {})}
+        async with self._database.transaction() as connection:
+            rows, has_more = await _page(
+                connection, "File", statement, "created_at, id", _FILE_CURSOR, page, parameters
+            )
+        return Page(tuple(map(_file, rows)), has_more)
+
+    async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
+        _check_id("File", file_id)
+        file = {"workspace_id": workspace_id, "file_id": file_id}
+        async with self._database.transaction() as connection:
+            # One store after the other: the trigger on each row takes that store's term frequencies.
+            for store_id in (await connection.scalars(_STORES_OF_FILE, file)).all():
+                await connection.execute(_DETACH, {**file, "vector_store_id": store_id})
+            deleted = await connection.execute(_DELETE_FILE, {"workspace_id": workspace_id, "id": file_id})
+            if (row := deleted.one_or_none()) is None:
+                raise NotFound("File", file_id)
+            return _file(row)
+
+    # ── vector stores ──
+
+    async def add_vector_store(
+        self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
+    ) -> VectorStore:
+        for file_id in file_ids:
+            _check_id("File", file_id, "file_ids")
+        parameters = {
+            "workspace_id": store.workspace_id,
+            "id": store.id,
+            "name": _storable(store.name, "name"),
+            "description": _storable(store.description, "description"),
+            "metadata": _json(store.metadata, "metadata"),
+            "encoder": store.encoder.name,
+            "dimension": store.encoder.dimension,
+            "expires_after_days": store.expires_after_days,
+            "created_at": store.created_at,
+            "last_active_at": store.last_active_at,
+        }
+        try:
+            async with self._database.transaction() as connection:
+                await connection.execute(_ADD_STORE, parameters)
+                wanted = dict.fromkeys(file_ids)
+                attached = await _attach(
+                    connection, store.workspace_id, store.id, list(wanted), None, chunking
+                )
+                for missing in wanted.keys() - attached:
+                    raise NotFound("File", missing, param="file_ids")
+                return await _store(connection, store.workspace_id, store.id)
+        except IntegrityError as error:
+            raise Conflict(
+                "The vector store exists already, or one of its files was just deleted."
+            ) from error
+
+    async def get_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
+        _check_id("VectorStore", vector_store_id)
+        async with self._database.transaction() as connection:
+            return await _store(connection, workspace_id, vector_store_id)
+
+    async def find_vector_stores(
+        self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]
+    ) -> list[VectorStore]:
+        ids = [store_id for store_id in dict.fromkeys(vector_store_ids) if _is_storable(store_id)]
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(_GET_STORES, {"workspace_id": workspace_id, "ids": ids})
+            found = {row.id: row for row in rows}
+            return await _with_counts(connection, workspace_id, [found[i] for i in ids if i in found])
+
+    async def list_vector_stores(self, workspace_id: WorkspaceId, page: PageRequest) -> Page[VectorStore]:
+        parameters = {"workspace_id": workspace_id}
+        async with self._database.transaction() as connection:
+            rows, has_more = await _page(
+                connection, "VectorStore", _LIST_STORES, "created_at, id", _STORE_CURSOR, page, parameters
+            )
+            return Page(tuple(await _with_counts(connection, workspace_id, rows)), has_more)
+
+    async def update_vector_store(
+        self, workspace_id: WorkspaceId, vector_store_id: str, changes: VectorStoreChanges
+    ) -> VectorStore:
+        _check_id("VectorStore", vector_store_id)
+        name, metadata, expiry = changes.name, changes.metadata, changes.expires_after_days
+        parameters = {
+            "workspace_id": workspace_id,
+            "id": vector_store_id,
+            "name_given": not isinstance(name, Unset),
+            "name": None if isinstance(name, Unset) else _storable(name, "name"),
+            "metadata_given": not isinstance(metadata, Unset),
+            "metadata": None if isinstance(metadata, Unset) else _json(metadata, "metadata"),
+            "expiry_given": not isinstance(expiry, Unset),
+            "expiry": None if isinstance(expiry, Unset) else expiry,
+        }
+        async with self._database.transaction() as connection:
+            await connection.execute(_UPDATE_STORE, parameters)
+            return await _store(connection, workspace_id, vector_store_id)
+
+    async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
+        ids = list(filter(_is_storable, vector_store_ids))
+        async with self._database.transaction() as connection:
+            await connection.execute(_TOUCH_STORES, {"workspace_id": workspace_id, "ids": ids})
+
+    async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
+        _check_id("VectorStore", vector_store_id)
+        async with self._database.transaction() as connection:
+            store = {"workspace_id": workspace_id, "id": vector_store_id}
+            if await connection.scalar(_DELETE_STORE, store) is None:
+                raise NotFound("VectorStore", vector_store_id)
+
+    # ── memberships ──
+
+    async def attach_file(
+        self,
+        workspace_id: WorkspaceId,
+        vector_store_id: str,
+        file_id: str,
+        *,
+        attributes: Attributes | None,
+        chunking: ChunkingStrategy,
+        chunking_given: bool,
+    ) -> VectorStoreFile:
+        _check_id("VectorStore", vector_store_id)
+        _check_id("File", file_id, "file_id")
+        key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
+        for _ in range(_ATTACH_TRIES):
+            try:
+                async with self._database.transaction() as connection:
+                    new = await _attach(
+                        connection, workspace_id, vector_store_id, [file_id], attributes, chunking
+                    )
+                    row = (await connection.execute(_LOCK_MEMBERSHIP, key)).one_or_none()
+                    if row is not None and not new:
+                        await _attach_again(connection, key, row, attributes, chunking, chunking_given)
+                        row = (await connection.execute(_GET_MEMBERSHIP, key)).one()
+                    if row is not None:
+                        return _membership(row)
+                    # Neither new nor there: store or file is missing, or somebody detaches it right now.
+                    await _store(connection, workspace_id, vector_store_id)
+                    file = {"workspace_id": workspace_id, "id": file_id}
+                    if (await connection.execute(_GET_FILE, file)).one_or_none() is None:
+                        raise NotFound("File", file_id, param="file_id")
+            except IntegrityError:
+                pass  # store or file went while we attached; the next try finds out which
+        raise DatabaseUnavailable("The file is being attached and detached at the same time.")
+
+    async def get_membership(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
+    ) -> VectorStoreFile:
+        _check_id("VectorStore", vector_store_id)
+        _check_id("VectorStoreFile", file_id)
+        key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
+        async with self._database.transaction() as connection:
+            if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
+                raise NotFound("VectorStoreFile", file_id)
+            return _membership(row)
+
+    async def list_memberships(
+        self, workspace_id: WorkspaceId, vector_store_id: str, page: PageRequest, status: Status | None = None
+    ) -> Page[VectorStoreFile]:
+        _check_id("VectorStore", vector_store_id)
+        statement = _LIST_MEMBERSHIPS_IN_STATUS if status else _LIST_MEMBERSHIPS
+        parameters = {
+            "workspace_id": workspace_id,
+            "vector_store_id": vector_store_id,
+            **({"status": status} if status else {}),
+        }
+        async with self._database.transaction() as connection:
+            store = {"workspace_id": workspace_id, "ids": [vector_store_id]}
+            if (await connection.execute(_GET_STORES, store)).one_or_none() is None:
+                raise NotFound("VectorStore", vector_store_id)
+            rows, has_more = await _page(
+                connection,
+                "VectorStoreFile",
+                statement,
+                "m.created_at, m.file_id",
+                _MEMBERSHIP_CURSOR,
+                page,
+                parameters,
+            )
+        return Page(tuple(map(_membership, rows)), has_more)
+
+    async def update_attributes(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str, attributes: Attributes | None
+    ) -> VectorStoreFile:
+        _check_id("VectorStore", vector_store_id)
+        _check_id("VectorStoreFile", file_id)
+        key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
+        async with self._database.transaction() as connection:
+            await connection.execute(_SET_ATTRIBUTES, {**key, "attributes": _json(attributes, "attributes")})
+            if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
+                raise NotFound("VectorStoreFile", file_id)
+            return _membership(row)
+
+    async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
+        _check_id("VectorStore", vector_store_id)
+        _check_id("VectorStoreFile", file_id)
+        key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
+        async with self._database.transaction() as connection:
+            if await connection.scalar(_DETACH, key) is None:
+                raise NotFound("VectorStoreFile", file_id)
+
+    async def check(self) -> None:
+        await self._database.check()
+
+
+# ── steps within a transaction ──────────────────────────────────────────────
+
+
+async def _attach(
+    connection: AsyncConnection,
+    workspace_id: WorkspaceId,
+    vector_store_id: str,
+    file_ids: list[str],
+    attributes: Attributes | None,
+    chunking: ChunkingStrategy,
+) -> set[str]:
+    """Attach and queue those of the files that exist and are not attached; returns which."""
+    key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id}
+    parameters = {
+        **key,
+        "file_ids": file_ids,
+        "attributes": _json(attributes, "attributes"),
+        **_sizes(chunking),
+    }
+    attached = (await connection.scalars(_ATTACH, parameters)).all()
+    if attached:
+        await connection.execute(_QUEUE, {**key, "file_ids": list(attached)})
+        await connection.execute(_WAKE_WORKERS)
+    return set(attached)
+
+
+async def _attach_again(
+    connection: AsyncConnection,
+    key: Parameters,
+    row: Row[Any],
+    attributes: Attributes | None,
+    chunking: ChunkingStrategy,
+    chunking_given: bool,
+) -> None:
+    """Attach a file whose membership, `row`, stands and is locked."""
+    if row.status in ("failed", "cancelled"):
+        await connection.execute(_DROP_JOBS, key)
+        await connection.execute(_START_OVER, {**key, **_sizes(chunking)})
+        await connection.execute(_QUEUE, {**key, "file_ids": [key["file_id"]]})
+        await connection.execute(_WAKE_WORKERS)
+    elif chunking_given and chunking != _chunking(row):
+        raise Conflict(
+            "The file is already attached with another chunking strategy; detach it first.",
+            param="chunking_strategy",
+        )
+    if attributes is not None:
+        await connection.execute(_SET_ATTRIBUTES, {**key, "attributes": _json(attributes, "attributes")})
+
+
+async def _store(connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
+    found = await connection.execute(_GET_STORES, {"workspace_id": workspace_id, "ids": [vector_store_id]})
+    if (row := found.one_or_none()) is None:
+        raise NotFound("VectorStore", vector_store_id)
+    return (await _with_counts(connection, workspace_id, [row]))[0]
+
+
+async def _with_counts(
+    connection: AsyncConnection, workspace_id: WorkspaceId, rows: Sequence[Row[Any]]
+) -> list[VectorStore]:
+    parameters = {"workspace_id": workspace_id, "ids": [row.id for row in rows]}
+    counts = {row.vector_store_id: row for row in await connection.execute(_COUNTS, parameters)}
+    return [_vector_store(row, counts.get(row.id)) for row in rows]
+
+
+async def _page(
+    connection: AsyncConnection,
+    kind: str,
+    statement: str,
+    key: str,
+    cursor: TextClause,
+    page: PageRequest,
+    parameters: Parameters,
+) -> tuple[list[Row[Any]], bool]:
+    """One page of `statement`'s rows ordered by `key`, and whether more follow in the way it was read.
+
+    With `before` alone the page is read backwards from the cursor, so that it ends just before it.
+    """
+    onwards, back = (">", "<") if page.order == "asc" else ("<", ">")
+    bound = dict(parameters)
+    for name, cursor_id, comparison in (("after", page.after, onwards), ("before", page.before, back)):
+        if cursor_id is None:
+            continue
+        _check_id(kind, cursor_id, name)
+        created_at = await connection.scalar(cursor, {**parameters, "cursor": cursor_id})
+        if created_at is None:
+            raise NotFound(kind, cursor_id, param=name)
+        statement += f" and ({key}) {comparison} (:{name}_created_at, :{name}_id)"
+        bound |= {f"{name}_created_at": created_at, f"{name}_id": cursor_id}
+    backwards = page.before is not None and page.after is None
+    direction = "asc" if (page.order == "asc") != backwards else "desc"
+    order = ", ".join(f"{column} {direction}" for column in key.split(", "))
+    found = await connection.execute(
+        text(f"{statement} order by {order} limit :limit"), {**bound, "limit": page.limit + 1}
+    )
+    rows = list(found.all())
+    has_more = len(rows) > page.limit
+    rows = rows[: page.limit]
+    return (rows[::-1] if backwards else rows), has_more
+
+
+# ── values in and out ───────────────────────────────────────────────────────
+
+
+def _is_storable(value: str) -> bool:
+    """PostgreSQL's text holds neither NUL nor halves of surrogate pairs."""
+    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _check_id(kind: str, object_id: str, param: str = "id") -> None:
+    if not _is_storable(object_id):
+        printable = object_id.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+        raise NotFound(kind, printable, param=param)
+
+
+def _storable(value: str | None, param: str) -> str | None:
+    if value is not None and not _is_storable(value):
+        raise InvalidRequest(f"'{param}' holds a character that cannot be stored.", param=param)
+    return value
+
+
+def _json(value: Mapping[str, object] | None, param: str) -> str | None:
+    if value is None:
+        return None
+    for name, member in value.items():
+        _storable(name, param)
+        if isinstance(member, str):
+            _storable(member, param)
+    try:
+        return json.dumps(dict(value), allow_nan=False)
+    except ValueError as error:
+        raise InvalidRequest(f"'{param}' holds a number that cannot be stored.", param=param) from error
+
+
+def _sizes(chunking: ChunkingStrategy) -> Parameters:
+    return {"size": chunking.max_chunk_size_tokens, "overlap": chunking.chunk_overlap_tokens}
+
+
+def _chunking(row: Row[Any]) -> ChunkingStrategy:
+    return ChunkingStrategy(row.max_chunk_size_tokens, row.chunk_overlap_tokens)
+
+
+def _seconds(time: datetime) -> int:
+    return int(time.timestamp())
+
+
+def _file(row: Row[Any]) -> StoredFile:
+    return StoredFile(
+        id=row.id,
+        workspace_id=row.workspace_id,
+        filename=row.filename,
+        purpose=row.purpose,
+        bytes=row.bytes,
+        sha256=row.sha256,
+        created_at=_seconds(row.created_at),
+        expires_at=_seconds(row.expires_at) if row.expires_at else None,
+    )
+
+
+def _vector_store(row: Row[Any], counts: Row[Any] | None) -> VectorStore:
+    last_active_at = _seconds(row.last_active_at)
+    days = row.expires_after_days
+    return VectorStore(
+        id=row.id,
+        workspace_id=row.workspace_id,
+        name=row.name,
+        description=row.description,
+        metadata=row.metadata,
+        encoder=Encoder(row.encoder, row.dimension),
+        created_at=_seconds(row.created_at),
+        last_active_at=last_active_at,
+        file_counts=FileCounts(counts.in_progress, counts.completed, counts.failed, counts.cancelled)
+        if counts
+        else FileCounts(),
+        usage_bytes=counts.usage_bytes if counts else 0,
+        expires_after_days=days,
+        expires_at=None if days is None else last_active_at + days * _DAY_S,
+    )
+
+
+def _membership(row: Row[Any]) -> VectorStoreFile:
+    return VectorStoreFile(
+        file_id=row.file_id,
+        vector_store_id=row.vector_store_id,
+        filename=row.filename,
+        status=row.status,
+        chunking=_chunking(row),
+        created_at=_seconds(row.created_at),
+        attributes=row.attributes,
+        last_error=LastError(row.error_code, row.error_message) if row.error_code else None,
+        usage_bytes=row.usage_bytes,
+        chunk_count=row.chunk_count,
+    )

@@ -1,0 +1,420 @@
+"""In-memory ports. Each passes the behaviour suite of its port in `tests/ports`, like the real adapters.
+
+`InMemoryCatalog` and `InMemoryIngestQueue` share one `MemoryState`, for attaching a file queues a job.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from sherlock.rag.domain.errors import Conflict, InvalidRequest, LeaseLost, NotFound
+from sherlock.rag.domain.models import (
+    Attributes,
+    ChunkingStrategy,
+    FileCounts,
+    IngestJob,
+    LastError,
+    Lease,
+    Page,
+    PageRequest,
+    Published,
+    Purpose,
+    Status,
+    StoredFile,
+    Unset,
+    VectorStore,
+    VectorStoreChanges,
+    VectorStoreFile,
+    WorkspaceId,
+)
+
+T = TypeVar("T")
+
+FileKey = tuple[WorkspaceId, str]
+StoreKey = tuple[WorkspaceId, str]
+MembershipKey = tuple[WorkspaceId, str, str]
+"""Workspace, vector store, file."""
+
+# ── catalog and ingest queue ────────────────────────────────────────────────
+
+
+@dataclass
+class MemoryMembership:
+    value: VectorStoreFile
+    attached_at: float
+
+
+@dataclass
+class MemoryJob:
+    id: int
+    membership: MembershipKey
+    run_after: float
+    running: bool = False
+    attempt: int = 0
+    failures: int = 0
+    owner: str = ""
+    lease_until: float = 0.0
+
+
+@dataclass
+class MemoryState:
+    """What the database would hold. `jobs` are those that wait or run."""
+
+    files: dict[FileKey, StoredFile] = field(default_factory=dict)
+    stores: dict[StoreKey, VectorStore] = field(default_factory=dict)
+    memberships: dict[MembershipKey, MemoryMembership] = field(default_factory=dict)
+    jobs: dict[int, MemoryJob] = field(default_factory=dict)
+    job_ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    queued: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def queue(self, key: MembershipKey) -> None:
+        job = MemoryJob(next(self.job_ids), key, run_after=time.monotonic())
+        self.jobs[job.id] = job
+        self.queued.set()
+
+    def drop_jobs(self, key: MembershipKey) -> None:
+        self.jobs = {id: job for id, job in self.jobs.items() if job.membership != key}
+
+    def drop_memberships(self, keys: Iterable[MembershipKey]) -> None:
+        for key in list(keys):
+            del self.memberships[key]
+            self.drop_jobs(key)
+
+    def change(self, key: MembershipKey, **changes: object) -> VectorStoreFile:
+        membership = self.memberships[key]
+        membership.value = replace(membership.value, **changes)  # type: ignore[arg-type]
+        return membership.value
+
+
+class InMemoryCatalog:
+    """`Catalog` over a `MemoryState`."""
+
+    def __init__(self, state: MemoryState | None = None) -> None:
+        self.state = state or MemoryState()
+
+    async def add_file(self, file: StoredFile) -> None:
+        check_text(file.filename, "filename")
+        if (file.workspace_id, file.id) in self.state.files:
+            raise Conflict("A file with this id exists already.")
+        self.state.files[file.workspace_id, file.id] = file
+
+    async def get_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
+        return self._file(workspace_id, file_id)
+
+    async def list_files(
+        self, workspace_id: WorkspaceId, page: PageRequest, purpose: Purpose | None = None
+    ) -> Page[StoredFile]:
+        files = [file for (workspace, _), file in self.state.files.items() if workspace == workspace_id]
+        keys = {file.id: (file.created_at, file.id) for file in files}
+        shown = [file for file in files if purpose in (None, file.purpose)]
+        return page_of(shown, lambda file: keys[file.id], keys, page, "File")
+
+    async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
+        file = self._file(workspace_id, file_id)
+        self.state.drop_memberships(
+            k for k in self.state.memberships if (k[0], k[2]) == (workspace_id, file_id)
+        )
+        del self.state.files[workspace_id, file_id]
+        return file
+
+    async def add_vector_store(
+        self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
+    ) -> VectorStore:
+        check_text(store.name, "name")
+        check_text(store.description or "", "description")
+        check_map(store.metadata, "metadata")
+        for file_id in file_ids:
+            self._file(store.workspace_id, file_id)
+        if (store.workspace_id, store.id) in self.state.stores:
+            raise Conflict("The vector store exists already.")
+        self.state.stores[store.workspace_id, store.id] = store
+        now = time.time()
+        for file_id in dict.fromkeys(file_ids):
+            self._attach(store.workspace_id, store.id, file_id, None, chunking, now)
+        return self._store(store.workspace_id, store.id)
+
+    async def get_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
+        return self._store(workspace_id, vector_store_id)
+
+    async def find_vector_stores(
+        self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]
+    ) -> list[VectorStore]:
+        ids = [i for i in dict.fromkeys(vector_store_ids) if (workspace_id, i) in self.state.stores]
+        return [self._store(workspace_id, i) for i in ids]
+
+    async def list_vector_stores(self, workspace_id: WorkspaceId, page: PageRequest) -> Page[VectorStore]:
+        stores = [self._store(*key) for key in self.state.stores if key[0] == workspace_id]
+        keys = {store.id: (store.created_at, store.id) for store in stores}
+        return page_of(stores, lambda store: keys[store.id], keys, page, "VectorStore")
+
+    async def update_vector_store(
+        self, workspace_id: WorkspaceId, vector_store_id: str, changes: VectorStoreChanges
+    ) -> VectorStore:
+        store = self._store(workspace_id, vector_store_id)
+        if not isinstance(changes.name, Unset):
+            check_text(changes.name or "", "name")
+            store = replace(store, name=changes.name or "")
+        if not isinstance(changes.metadata, Unset):
+            check_map(changes.metadata, "metadata")
+            store = replace(store, metadata=changes.metadata)
+        if not isinstance(changes.expires_after_days, Unset):
+            store = replace(store, expires_after_days=changes.expires_after_days)
+        self.state.stores[workspace_id, vector_store_id] = replace(store, last_active_at=int(time.time()))
+        return self._store(workspace_id, vector_store_id)
+
+    async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
+        for key in {(workspace_id, i) for i in vector_store_ids} & self.state.stores.keys():
+            self.state.stores[key] = replace(self.state.stores[key], last_active_at=int(time.time()))
+
+    async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
+        self._store(workspace_id, vector_store_id)
+        self.state.drop_memberships(
+            k for k in self.state.memberships if k[:2] == (workspace_id, vector_store_id)
+        )
+        del self.state.stores[workspace_id, vector_store_id]
+
+    async def attach_file(
+        self,
+        workspace_id: WorkspaceId,
+        vector_store_id: str,
+        file_id: str,
+        *,
+        attributes: Attributes | None,
+        chunking: ChunkingStrategy,
+        chunking_given: bool,
+    ) -> VectorStoreFile:
+        check_map(attributes, "attributes")
+        self._store(workspace_id, vector_store_id)
+        self._file(workspace_id, file_id, "file_id")
+        key = (workspace_id, vector_store_id, file_id)
+        if key not in self.state.memberships:
+            return self._attach(*key, attributes, chunking, time.time())
+        value = self.state.memberships[key].value
+        if value.status in ("failed", "cancelled"):
+            self.state.drop_jobs(key)
+            self.state.change(key, status="in_progress", last_error=None, chunking=chunking)
+            self.state.queue(key)
+        elif chunking_given and chunking != value.chunking:
+            raise Conflict("The file is already attached with another chunking strategy.")
+        if attributes is not None:
+            self.state.change(key, attributes=floats(attributes))
+        return self.state.memberships[key].value
+
+    async def get_membership(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
+    ) -> VectorStoreFile:
+        return self._membership(workspace_id, vector_store_id, file_id)
+
+    async def list_memberships(
+        self, workspace_id: WorkspaceId, vector_store_id: str, page: PageRequest, status: Status | None = None
+    ) -> Page[VectorStoreFile]:
+        self._store(workspace_id, vector_store_id)
+        members = [m for k, m in self.state.memberships.items() if k[:2] == (workspace_id, vector_store_id)]
+        keys = {m.value.file_id: (m.attached_at, m.value.file_id) for m in members}
+        shown = [m.value for m in members if status in (None, m.value.status)]
+        return page_of(shown, lambda value: keys[value.file_id], keys, page, "VectorStoreFile")
+
+    async def update_attributes(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str, attributes: Attributes | None
+    ) -> VectorStoreFile:
+        self._membership(workspace_id, vector_store_id, file_id)
+        check_map(attributes, "attributes")
+        return self.state.change((workspace_id, vector_store_id, file_id), attributes=floats(attributes))
+
+    async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
+        self._membership(workspace_id, vector_store_id, file_id)
+        self.state.drop_memberships([(workspace_id, vector_store_id, file_id)])
+
+    async def check(self) -> None:
+        return None
+
+    def _file(self, workspace_id: WorkspaceId, file_id: str, param: str = "id") -> StoredFile:
+        if (workspace_id, file_id) not in self.state.files:
+            raise NotFound("File", file_id, param=param)
+        return self.state.files[workspace_id, file_id]
+
+    def _store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
+        key = (workspace_id, vector_store_id)
+        if key not in self.state.stores:
+            raise NotFound("VectorStore", vector_store_id)
+        store = self.state.stores[key]
+        files = [m.value for k, m in self.state.memberships.items() if k[:2] == key]
+        statuses = [file.status for file in files]
+        days = store.expires_after_days
+        return replace(
+            store,
+            file_counts=FileCounts(
+                in_progress=statuses.count("in_progress"),
+                completed=statuses.count("completed"),
+                failed=statuses.count("failed"),
+                cancelled=statuses.count("cancelled"),
+            ),
+            usage_bytes=sum(file.usage_bytes for file in files),
+            expires_at=None if days is None else store.last_active_at + days * 86_400,
+        )
+
+    def _membership(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> VectorStoreFile:
+        key = (workspace_id, vector_store_id, file_id)
+        if key not in self.state.memberships:
+            raise NotFound("VectorStoreFile", file_id)
+        return self.state.memberships[key].value
+
+    def _attach(
+        self,
+        workspace_id: WorkspaceId,
+        vector_store_id: str,
+        file_id: str,
+        attributes: Attributes | None,
+        chunking: ChunkingStrategy,
+        now: float,
+    ) -> VectorStoreFile:
+        key = (workspace_id, vector_store_id, file_id)
+        value = VectorStoreFile(
+            file_id=file_id,
+            vector_store_id=vector_store_id,
+            filename=self.state.files[workspace_id, file_id].filename,
+            status="in_progress",
+            chunking=chunking,
+            created_at=int(now),
+            attributes=floats(attributes),
+        )
+        self.state.memberships[key] = MemoryMembership(value, now)
+        self.state.queue(key)
+        return value
+
+
+class InMemoryIngestQueue:
+    """`IngestQueue` over a `MemoryState`."""
+
+    def __init__(self, state: MemoryState, *, max_attempts: int = 5) -> None:
+        self.state = state
+        self.max_attempts = max_attempts
+
+    async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
+        now = time.monotonic()
+        for job in [j for j in self.state.jobs.values() if j.running and j.lease_until < now]:
+            job.running, job.run_after = False, job.lease_until
+            job.failures += 1
+            if job.failures >= self.max_attempts:
+                self._fail(job, LastError("server_error", "The worker stopped at every attempt."))
+        due = [
+            j for j in self.state.jobs.values() if not j.running and j.run_after <= now and self._wanted(j)
+        ]
+        if not due:
+            return None
+        job = min(due, key=lambda j: (j.run_after, j.id))
+        job.running, job.owner, job.lease_until = True, owner, now + lease_s
+        job.attempt += 1
+        workspace_id, vector_store_id, file_id = job.membership
+        file = self.state.files[workspace_id, file_id]
+        return IngestJob(
+            lease=Lease(job.id, job.attempt, owner),
+            workspace_id=workspace_id,
+            vector_store_id=vector_store_id,
+            file_id=file_id,
+            filename=file.filename,
+            bytes=file.bytes,
+            chunking=self.state.memberships[job.membership].value.chunking,
+            encoder=self.state.stores[workspace_id, vector_store_id].encoder,
+        )
+
+    async def renew(self, lease: Lease, lease_s: float) -> None:
+        self._held(lease).lease_until = time.monotonic() + lease_s
+
+    async def complete(self, lease: Lease, published: Published) -> None:
+        job = self._held(lease)
+        self.state.change(
+            job.membership,
+            status="completed",
+            chunk_count=published.chunk_count,
+            usage_bytes=published.usage_bytes,
+        )
+        del self.state.jobs[job.id]
+
+    async def fail(self, lease: Lease, error: LastError) -> None:
+        self._fail(self._held(lease), error)
+
+    async def retry(self, lease: Lease, delay_s: float, error: LastError) -> None:
+        job = self._held(lease)
+        job.running, job.run_after = False, time.monotonic() + delay_s
+        job.failures += 1
+        if job.failures >= self.max_attempts:
+            self._fail(job, error)
+
+    async def release(self, lease: Lease) -> None:
+        job = self._held(lease)
+        job.running, job.run_after = False, time.monotonic()
+        self.state.queued.set()
+
+    async def depth(self) -> int:
+        return len(self.state.jobs)
+
+    async def wait_for_work(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self.state.queued.wait(), timeout_s)
+        except TimeoutError:
+            return
+        self.state.queued.clear()
+
+    def _held(self, lease: Lease) -> MemoryJob:
+        job = self.state.jobs.get(lease.job_id)
+        if job is None or not job.running or (job.attempt, job.owner) != (lease.attempt, lease.owner):
+            raise LeaseLost()
+        if not self._wanted(job):
+            raise LeaseLost()
+        return job
+
+    def _wanted(self, job: MemoryJob) -> bool:
+        return self.state.memberships[job.membership].value.status == "in_progress"
+
+    def _fail(self, job: MemoryJob, error: LastError) -> None:
+        self.state.change(job.membership, status="failed", last_error=error)
+        del self.state.jobs[job.id]
+
+
+def page_of(
+    items: Sequence[T],
+    key: Callable[[T], tuple[float, str]],
+    cursors: Mapping[str, tuple[float, str]],
+    page: PageRequest,
+    kind: str,
+) -> Page[T]:
+    """One page of `items` by `key`; `cursors` are the keys of everything a cursor may name."""
+    descending = page.order == "desc"
+    for param, cursor in (("after", page.after), ("before", page.before)):
+        if cursor is None:
+            continue
+        if cursor not in cursors:
+            raise NotFound(kind, cursor, param=param)
+        later = (param == "after") != descending
+        edge = cursors[cursor]
+        items = [item for item in items if (key(item) > edge if later else key(item) < edge)]
+    ordered = sorted(items, key=key, reverse=descending)
+    has_more = len(ordered) > page.limit
+    from_the_end = page.before is not None and page.after is None
+    shown = ordered[-page.limit :] if from_the_end else ordered[: page.limit]
+    return Page(tuple(shown), has_more)
+
+
+def check_text(text: str, param: str) -> None:
+    """PostgreSQL holds neither NUL nor lone surrogates, so no catalog does."""
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidRequest(f"'{param}' holds a character that cannot be stored.", param=param)
+
+
+def check_map(values: Mapping[str, object] | None, param: str) -> None:
+    for name, value in (values or {}).items():
+        check_text(name, param)
+        if isinstance(value, str):
+            check_text(value, param)
+        if isinstance(value, float) and value - value != 0:  # infinite, or not a number
+            raise InvalidRequest(f"'{param}' holds a number that cannot be stored.", param=param)
+
+
+def floats(attributes: Attributes | None) -> Attributes | None:
+    if attributes is None:
+        return None
+    return {n: v if isinstance(v, str | bool) else float(v) for n, v in attributes.items()}

@@ -1,0 +1,317 @@
+"""What every `IngestQueue` does, in memory and in PostgreSQL. Leases are real and short."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from sqlalchemy import text
+from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
+
+from sherlock.rag.adapters.postgres import Database
+from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
+from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
+from sherlock.rag.domain.errors import LeaseLost
+from sherlock.rag.domain.models import (
+    ChunkingStrategy,
+    Encoder,
+    IngestJob,
+    LastError,
+    Lease,
+    Published,
+    StoredFile,
+    VectorStore,
+    VectorStoreFile,
+    WorkspaceId,
+)
+from sherlock.rag.domain.ports import Catalog, IngestQueue
+
+MAX_ATTEMPTS = 2
+LEASE_S = 30.0
+SHORT_S = 0.05
+ERROR = LastError("server_error", "The encoder did not answer.")
+PUBLISHED = Published(chunk_count=3, window_count=4, usage_bytes=500)
+STORE = "vs_queue"
+
+Attach = Callable[[], Awaitable[str]]
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def parts(
+    request: pytest.FixtureRequest, database: Database
+) -> AsyncIterator[tuple[Catalog, IngestQueue]]:
+    if request.param == "memory":
+        state = MemoryState()
+        yield InMemoryCatalog(state), InMemoryIngestQueue(state, max_attempts=MAX_ATTEMPTS)
+        return
+    queue = PostgresIngestQueue(database, max_attempts=MAX_ATTEMPTS)
+    yield PostgresCatalog(database), queue
+    await queue.close()
+
+
+@pytest.fixture
+def catalog(parts: tuple[Catalog, IngestQueue]) -> Catalog:
+    return parts[0]
+
+
+@pytest.fixture
+def queue(parts: tuple[Catalog, IngestQueue]) -> IngestQueue:
+    return parts[1]
+
+
+@pytest.fixture
+async def attach(catalog: Catalog, workspace: WorkspaceId) -> Attach:
+    """Attach a new file to the one store; returns its id."""
+    chunking = ChunkingStrategy(512, 50)
+    store = VectorStore(STORE, workspace, "", None, None, Encoder("hash", 384), 0, 0)
+    await catalog.add_vector_store(store, [], chunking)
+
+    async def attach() -> str:
+        file = StoredFile(f"file-{secrets.token_hex(6)}", workspace, "a.txt", "assistants", 9, "00", 0)
+        await catalog.add_file(file)
+        await catalog.attach_file(
+            workspace, STORE, file.id, attributes=None, chunking=chunking, chunking_given=False
+        )
+        return file.id
+
+    return attach
+
+
+async def claimed(queue: IngestQueue, lease_s: float = LEASE_S, owner: str = "worker") -> IngestJob:
+    job = await queue.claim(owner, lease_s)
+    assert job is not None
+    return job
+
+
+async def member(catalog: Catalog, job: IngestJob) -> VectorStoreFile:
+    return await catalog.get_membership(job.workspace_id, job.vector_store_id, job.file_id)
+
+
+def ways_to_use(queue: IngestQueue, lease: Lease) -> list[Awaitable[None]]:
+    return [
+        queue.renew(lease, LEASE_S),
+        queue.complete(lease, PUBLISHED),
+        queue.fail(lease, ERROR),
+        queue.retry(lease, 0, ERROR),
+        queue.release(lease),
+    ]
+
+
+async def lost(queue: IngestQueue, lease: Lease) -> bool:
+    """Whether every use of the lease is refused."""
+    for use in ways_to_use(queue, lease):
+        with pytest.raises(LeaseLost):
+            await use
+    return True
+
+
+async def test_jobs_are_claimed_oldest_first_and_once(queue: IngestQueue, attach: Attach) -> None:
+    files = [await attach() for _ in range(3)]
+    jobs = [await claimed(queue) for _ in files]
+    assert [job.file_id for job in jobs] == files
+    assert [job.lease.attempt for job in jobs] == [1, 1, 1]
+    assert {job.lease.owner for job in jobs} == {"worker"}
+    assert await queue.claim("worker", LEASE_S) is None
+    assert await queue.depth() == 3
+
+
+async def test_of_concurrent_claims_each_gets_another_job(queue: IngestQueue, attach: Attach) -> None:
+    files = {await attach() for _ in range(3)}
+    claims = await asyncio.gather(*(queue.claim(f"worker {n}", LEASE_S) for n in range(6)))
+    jobs = [job for job in claims if job is not None]
+    # A claim may pass over a job that another one is just looking at; nobody gets the same one.
+    while (job := await queue.claim("last", LEASE_S)) is not None:
+        jobs.append(job)
+    assert {job.file_id for job in jobs} == files
+    assert len(jobs) == 3
+
+
+async def test_a_completed_job_shows_in_its_membership(
+    catalog: Catalog, queue: IngestQueue, attach: Attach
+) -> None:
+    await attach()
+    job = await claimed(queue)
+    await queue.complete(job.lease, PUBLISHED)
+    done = await member(catalog, job)
+    assert (done.status, done.chunk_count, done.usage_bytes) == ("completed", 3, 500)
+    assert await queue.depth() == 0
+    assert await lost(queue, job.lease)
+    assert await member(catalog, job) == done
+
+
+async def test_a_failed_job_shows_its_error_for_good(
+    catalog: Catalog, queue: IngestQueue, attach: Attach
+) -> None:
+    await attach()
+    job = await claimed(queue)
+    await queue.fail(job.lease, LastError("unsupported_file", "No parser reads it."))
+    failed = await member(catalog, job)
+    assert (failed.status, failed.last_error) == (
+        "failed",
+        LastError("unsupported_file", "No parser reads it."),
+    )
+    assert await queue.claim("worker", LEASE_S) is None
+    assert await queue.depth() == 0
+    assert await lost(queue, job.lease)
+    assert await member(catalog, job) == failed
+
+
+async def test_a_retried_job_is_due_after_its_delay(
+    catalog: Catalog, queue: IngestQueue, attach: Attach
+) -> None:
+    await attach()
+    job = await claimed(queue)
+    await queue.retry(job.lease, 0.2, ERROR)
+    assert await queue.claim("worker", LEASE_S) is None
+    assert await queue.depth() == 1
+    assert await lost(queue, job.lease)
+    await asyncio.sleep(0.25)
+    again = await claimed(queue)
+    assert (again.file_id, again.lease.attempt) == (job.file_id, 2)
+    assert (await member(catalog, job)).status == "in_progress"
+
+
+async def test_retries_are_bounded(catalog: Catalog, queue: IngestQueue, attach: Attach) -> None:
+    await attach()
+    for _ in range(MAX_ATTEMPTS):
+        job = await claimed(queue)
+        await queue.retry(job.lease, 0, ERROR)
+    failed = await member(catalog, job)
+    assert (failed.status, failed.last_error) == ("failed", ERROR)
+    assert await queue.claim("worker", LEASE_S) is None
+    assert await queue.depth() == 0
+    assert await lost(queue, job.lease)
+
+
+async def test_a_job_whose_lease_ran_out_is_taken_up_again(
+    catalog: Catalog, queue: IngestQueue, attach: Attach
+) -> None:
+    await attach()
+    dead = await claimed(queue, SHORT_S, "dead worker")
+    assert await queue.claim("worker", LEASE_S) is None
+    await asyncio.sleep(SHORT_S * 2)
+    job = await claimed(queue)
+    assert (job.file_id, job.lease.job_id, job.lease.attempt) == (dead.file_id, dead.lease.job_id, 2)
+    # The old worker comes back to life: it can no longer do any harm.
+    assert await lost(queue, dead.lease)
+    await queue.complete(job.lease, PUBLISHED)
+    assert (await member(catalog, job)).status == "completed"
+
+
+async def test_lost_workers_are_bounded(catalog: Catalog, queue: IngestQueue, attach: Attach) -> None:
+    """A file that kills every worker that takes it up."""
+    await attach()
+    for _ in range(MAX_ATTEMPTS):
+        job = await claimed(queue, SHORT_S)
+        await asyncio.sleep(SHORT_S * 2)
+    assert await queue.claim("worker", LEASE_S) is None
+    failed = await member(catalog, job)
+    assert failed.status == "failed"
+    assert failed.last_error is not None
+    assert failed.last_error.code == "server_error"
+    assert await queue.depth() == 0
+    assert await lost(queue, job.lease)
+
+
+async def test_a_renewed_lease_holds_on(queue: IngestQueue, attach: Attach) -> None:
+    await attach()
+    job = await claimed(queue, 0.2)
+    await queue.renew(job.lease, LEASE_S)
+    await asyncio.sleep(0.3)
+    assert await queue.claim("worker", LEASE_S) is None
+    await queue.complete(job.lease, PUBLISHED)
+
+
+async def test_a_released_job_is_due_at_once_and_not_counted(
+    catalog: Catalog, queue: IngestQueue, attach: Attach
+) -> None:
+    await attach()
+    attempts = []
+    for _ in range(MAX_ATTEMPTS + 3):
+        job = await claimed(queue)
+        attempts.append(job.lease.attempt)
+        await queue.release(job.lease)
+    assert attempts == sorted(set(attempts))
+    assert await lost(queue, job.lease)
+    last = await claimed(queue)
+    await queue.retry(last.lease, 0, ERROR)
+    assert (await member(catalog, last)).status == "in_progress"
+
+
+async def test_another_owner_or_attempt_holds_nothing(queue: IngestQueue, attach: Attach) -> None:
+    await attach()
+    lease = (await claimed(queue)).lease
+    assert await lost(queue, Lease(lease.job_id, lease.attempt, "another"))
+    assert await lost(queue, Lease(lease.job_id, lease.attempt + 1, lease.owner))
+    assert await lost(queue, Lease(lease.job_id + 1_000_000, lease.attempt, lease.owner))
+    await queue.renew(lease, LEASE_S)
+
+
+@pytest.mark.parametrize("gone", ["detached", "file deleted", "store deleted"])
+async def test_a_file_that_goes_takes_its_job_along(
+    catalog: Catalog, queue: IngestQueue, workspace: WorkspaceId, attach: Attach, gone: str
+) -> None:
+    file_id = await attach()
+    job = await claimed(queue)
+    if gone == "detached":
+        await catalog.detach_file(workspace, STORE, file_id)
+    elif gone == "file deleted":
+        await catalog.delete_file(workspace, file_id)
+    else:
+        await catalog.delete_vector_store(workspace, STORE)
+    assert await queue.depth() == 0
+    assert await lost(queue, job.lease)
+
+
+async def test_an_attached_file_wakes_who_waits(queue: IngestQueue, attach: Attach) -> None:
+    await queue.wait_for_work(0.05)  # the first wait may return early: something may have come before
+    await queue.wait_for_work(0.05)
+    waiters = [asyncio.create_task(queue.wait_for_work(20)) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    begun = time.monotonic()
+    await attach()
+    await asyncio.gather(*waiters)
+    assert time.monotonic() - begun < 5
+
+
+async def test_waiting_ends_by_itself(queue: IngestQueue) -> None:
+    await queue.wait_for_work(0.01)
+    begun = time.monotonic()
+    await queue.wait_for_work(0.2)
+    assert 0.15 < time.monotonic() - begun < 5
+
+
+async def test_a_cancelled_membership_is_given_to_nobody(
+    database: Database, workspace: WorkspaceId, attach: Attach, catalog: Catalog, queue: IngestQueue
+) -> None:
+    running, waiting = await attach(), await attach()
+    job = await claimed(queue)
+    assert job.file_id == running
+    for file_id in (running, waiting):
+        await cancel(catalog, database, workspace, file_id)
+    assert await lost(queue, job.lease)
+    assert await queue.claim("worker", LEASE_S) is None
+    assert (await member(catalog, job)).status == "cancelled"
+
+    again = await catalog.attach_file(
+        workspace, STORE, running, attributes=None, chunking=job.chunking, chunking_given=False
+    )
+    assert again.status == "in_progress"
+    assert (await claimed(queue)).file_id == running
+    assert await lost(queue, job.lease)
+
+
+async def cancel(catalog: Catalog, database: Database, workspace: WorkspaceId, file_id: str) -> None:
+    """No port cancels yet, so it is done behind them."""
+    if isinstance(catalog, InMemoryCatalog):
+        catalog.state.change((workspace, STORE, file_id), status="cancelled")
+        return
+    async with database.transaction() as connection:
+        await connection.execute(
+            text("""
+                update vector_store_files set status = 'cancelled'
+                where workspace_id = :workspace and file_id = :file
+            """),
+            {"workspace": workspace, "file": file_id},
+        )
