@@ -1,0 +1,281 @@
+"""Word documents (docx), read from their XML as a stream.
+
+python-docx finds nothing in documents with the Strict namespaces of ISO 29500, passes over text boxes, notes
+and insertions, and holds the whole document. Here names are compared without their namespace, and a paragraph
+is forgotten once it is read.
+"""
+
+import posixpath
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Final
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from sherlock.rag.domain.errors import InvalidFile, UnsupportedFile
+from sherlock.rag.domain.models import Section
+from sherlock.rag.parsers import text
+
+_ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
+_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_DAMAGED: Final = "The Word document is damaged and cannot be opened."
+_MAX_PART_BYTES: Final = 1 << 29  # unpacked; a small file may unpack to anything
+_BLOCK_PARAGRAPHS: Final = 500
+
+_LEFT_OUT: Final = frozenset({"del", "moveFrom", "delText", "instrText", "rPr", "pPr", "Fallback", "rt"})
+_CHARACTERS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
+_NOTES: Final = {
+    "footnoteReference": "footnotes",
+    "endnoteReference": "endnotes",
+    "commentReference": "comments",
+}
+_FOREIGN: Final = (
+    zipfile.BadZipFile, zlib.error, ElementTree.ParseError, EOFError, KeyError, RuntimeError, ValueError,
+)  # fmt: skip
+_HEADING_STYLE: Final = re.compile("heading ([1-9])", re.IGNORECASE)
+
+
+def is_container(head: bytes) -> bool:
+    """Whether the file is a zip archive or an OLE container, as office documents are."""
+    return head.startswith((*_ZIP, _OLE))
+
+
+def is_docx(head: bytes) -> bool:
+    return head.startswith(_ZIP) and b"word/" in head
+
+
+def parser_of(path: Path, extension: str) -> Callable[[Path], Iterator[Section]]:
+    """The parser for a container, by what is inside. Raises `UnsupportedFile` or `InvalidFile`."""
+    with path.open("rb") as file:
+        if file.read(len(_OLE)) == _OLE:
+            if "EncryptedPackage".encode("utf-16-le") in file.read():
+                raise InvalidFile("The document is encrypted and cannot be opened without its password.")
+            raise UnsupportedFile("Documents in the old binary Office format are not supported.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if _Package(archive).main:
+                return parse_docx
+    except _FOREIGN:
+        if extension == ".docx":
+            raise InvalidFile(_DAMAGED) from None
+    raise UnsupportedFile("The file type is not supported.")
+
+
+def parse_docx(path: Path) -> Iterator[Section]:
+    """Headers, body, footers, in document order; a section for each heading.
+
+    Notes, comments and text boxes follow the paragraph that they hang on; the cells of a table row are set
+    apart by `|`. Deleted text is left out, inserted text is read. Raises `InvalidFile`.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield from _Document(_Package(archive)).sections()
+    except _FOREIGN:
+        raise InvalidFile(_DAMAGED) from None
+
+
+class _Package:
+    """An archive by the kinds of its parts (Open Packaging Conventions: a part names the others it needs)."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        documents = [name for kind, name in self._related("") if kind == "officeDocument"]
+        self.main = next((name for name in documents if name.startswith("word/")), None)
+        self._parts = self._related(self.main) if self.main else []
+
+    def parts(self, kind: str) -> list[str]:
+        return [name for found, name in self._parts if found == kind]
+
+    def elements(self, part: str) -> Iterator[tuple[str, Element]]:
+        """`("start" | "end", element)` in document order, as `ElementTree.iterparse`."""
+        with self._archive.open(part) as stream:
+            # expat itself refuses entities that multiply.
+            yield from ElementTree.iterparse(_Bounded(stream), events=("start", "end"))  # noqa: S314
+
+    def _related(self, part: str) -> list[tuple[str, str]]:
+        """Kind and name of the parts that `part` needs and the archive holds."""
+        folder, name = posixpath.split(part)
+        relations = posixpath.join(folder, "_rels", f"{name}.rels")
+        known = set(self._archive.namelist())
+        found = []
+        for event, relation in self.elements(relations) if relations in known else ():
+            if event == "end" and _name(relation) == "Relationship":
+                target = posixpath.normpath(posixpath.join("/", folder, relation.get("Target", ""))).lstrip(
+                    "/"
+                )
+                if target in known:
+                    found.append((relation.get("Type", "").rpartition("/")[2], target))
+        return found
+
+
+class _Bounded:
+    """A part's bytes, up to `_MAX_PART_BYTES`."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._left = _MAX_PART_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._stream.read(size)
+        self._left -= len(piece)
+        if self._left < 0:
+            raise InvalidFile("The document unpacks to more than can be read.")
+        return piece
+
+
+_Block = tuple[str, int | None]
+"""A paragraph's or table row's text, and its level if it is a heading."""
+
+
+class _Document:
+    def __init__(self, package: _Package) -> None:
+        self._package = package
+        self._notes: dict[str, dict[str, str]] = {kind: {} for kind in _NOTES.values()}
+        self._levels = self._heading_levels()
+        self._notes = {kind: self._note_texts(kind) for kind in _NOTES.values()}
+
+    def sections(self) -> Iterator[Section]:
+        yield from text.gather(self._margin("header"))
+        headings: list[tuple[int, str]] = []
+        block: list[str] = []
+        for element in self._children(self._package.main or "", "body"):
+            for words, level in self._blocks(element):
+                if level:
+                    yield from text.gather(block, _path(headings))
+                    block.clear()
+                    headings = [kept for kept in headings if kept[0] < level]
+                    headings.append((level, " ".join(words.split())))
+                block.append(words)
+            if len(block) >= _BLOCK_PARAGRAPHS:
+                yield from text.gather(block, _path(headings))
+                block.clear()
+        yield from text.gather(block, _path(headings))
+        yield from text.gather(self._margin("footer"))
+
+    def _margin(self, kind: str) -> list[str]:
+        """Texts of headers or footers, each once however many parts of the document repeat it."""
+        texts: dict[str, None] = {}
+        for part in self._package.parts(kind):
+            for element in self._children(part, "hdr", "ftr"):
+                texts.update((words, None) for words, _ in self._blocks(element))
+        return [*texts]
+
+    def _children(self, part: str, *parents: str) -> Iterator[Element]:
+        """The children of the first such parent, one by one, each forgotten after its turn."""
+        parent: Element | None = None
+        depth = 0
+        for event, element in self._package.elements(part):
+            if parent is None:
+                parent = element if event == "start" and _name(element) in parents else None
+            elif event == "start":
+                depth += 1
+            elif element is parent:
+                return
+            else:
+                depth -= 1
+                if depth == 0:
+                    yield element
+                    parent.clear()
+
+    def _blocks(self, element: Element) -> Iterator[_Block]:
+        """Texts of the paragraphs and table rows in an element, line ends included; none is blank."""
+        match _name(element):
+            case "p":
+                yield from self._paragraph(element)
+            case "tr":
+                cells = ("".join(words for words, _ in self._blocks(cell)).split() for cell in element)
+                if row := " | ".join(" ".join(cell) for cell in cells if cell):
+                    yield row + "\n", None
+            case name if name not in _LEFT_OUT:
+                for child in element:
+                    yield from self._blocks(child)
+                if name == "tbl":
+                    yield "\n", None
+
+    def _paragraph(self, paragraph: Element) -> Iterator[_Block]:
+        words: list[str] = []
+        hung: list[_Block] = []
+        self._read_runs(paragraph, words, hung)
+        if (line := "".join(words)).strip():
+            yield line + "\n\n", self._level(paragraph)
+        yield from hung
+
+    def _read_runs(self, element: Element, words: list[str], hung: list[_Block]) -> None:
+        """Collect an element's words, and what hangs on them: text boxes, notes, comments."""
+        for child in element:
+            name = _name(child)
+            if name == "t":
+                words.append(child.text or "")
+            elif name in _CHARACTERS:
+                words.append(_CHARACTERS[name])
+            elif name in _NOTES:
+                if note := self._notes[_NOTES[name]].get(_attribute(child, "id")):
+                    hung.append((note, None))
+            elif name == "txbxContent":
+                hung += ((box_words, None) for box_words, _ in self._blocks(child))
+            elif name not in _LEFT_OUT:
+                self._read_runs(child, words, hung)
+
+    def _level(self, paragraph: Element) -> int | None:
+        properties = next((child for child in paragraph if _name(child) == "pPr"), ())
+        level = None
+        for setting in properties:
+            if _name(setting) == "outlineLvl":
+                return _outline_level(setting)
+            if _name(setting) == "pStyle":
+                level = self._levels.get(_attribute(setting, "val"))
+        return level
+
+    def _heading_levels(self) -> dict[str, int]:
+        """Style id -> heading level, from the style itself or the one it is based on."""
+        levels: dict[str, int] = {}
+        based_on: dict[str, str] = {}
+        for part in self._package.parts("styles"):
+            for style in self._children(part, "styles"):
+                style_id = _attribute(style, "styleId")
+                for setting in style.iter():
+                    name, value = _name(setting), _attribute(setting, "val")
+                    if name == "outlineLvl" and (level := _outline_level(setting)):
+                        levels[style_id] = level
+                    elif name == "name" and (heading := _HEADING_STYLE.fullmatch(value)):
+                        levels.setdefault(style_id, int(heading[1]))
+                    elif name == "basedOn":
+                        based_on[style_id] = value
+        for style_id in based_on:
+            base, seen = style_id, set[str]()
+            while base not in levels and base in based_on and base not in seen:
+                seen.add(base)
+                base = based_on[base]
+            if base in levels:
+                levels[style_id] = levels[base]
+        return levels
+
+    def _note_texts(self, kind: str) -> dict[str, str]:
+        """Footnotes, endnotes or comments by id."""
+        return {
+            _attribute(note, "id"): "".join(words for child in note for words, _ in self._blocks(child))
+            for part in self._package.parts(kind)
+            for note in self._children(part, kind)
+        }
+
+
+def _name(element: Element) -> str:
+    """Without the namespace, for Strict and Transitional documents differ in nothing else here."""
+    return element.tag.rpartition("}")[2]
+
+
+def _attribute(element: Element, name: str) -> str:
+    return next((value for key, value in element.items() if key.rpartition("}")[2] == name), "")
+
+
+def _outline_level(setting: Element) -> int | None:
+    """Counted from 1; Word counts from 0, and 9 is body text."""
+    value = _attribute(setting, "val")
+    return int(value) + 1 if value.isdecimal() and int(value) < 9 else None
+
+
+def _path(headings: list[tuple[int, str]]) -> str | None:
+    return " > ".join(words for _, words in headings) or None
