@@ -1,0 +1,167 @@
+"""Files: what users upload, before and beside any vector store."""
+
+import asyncio
+import hashlib
+import logging
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sherlock.rag import parsers
+from sherlock.rag.domain.errors import FileTooLarge, NotFound, Unavailable, UnsupportedFileType
+from sherlock.rag.domain.models import Page, PageRequest, Purpose, StoredFile, WorkspaceId, blob_key
+from sherlock.rag.domain.ports import Catalog, FileStore
+
+log = logging.getLogger(__name__)
+
+MUST_BE_READABLE: frozenset[Purpose] = frozenset({"assistants", "user_data"})
+"""Purposes whose files are meant to be ingested; others may be anything."""
+
+_HEAD_BYTES = 4096
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadDetails:
+    """What an upload says of itself beside its bytes."""
+
+    purpose: Purpose
+    expires_after_s: int | None = None
+    """Seconds from the upload on; `None`: kept for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    catalog: Catalog
+    store: FileStore
+    max_file_bytes: int
+
+    async def upload(
+        self,
+        workspace_id: WorkspaceId,
+        filename: str,
+        data: AsyncIterator[bytes],
+        details: Callable[[], Awaitable[UploadDetails]],
+    ) -> StoredFile:
+        """Store the bytes, then the record, so that no record points at nothing; leaves neither on failure.
+
+        `details` is asked when `data` is exhausted: a client may send them after the file. Raises
+        `FileTooLarge` while reading, `UnsupportedFileType`, and whatever `data` and `details` raise.
+        """
+        file_id = f"file-{secrets.token_hex(12)}"
+        name = clean_filename(filename)
+        stream = _Measured(data, self.max_file_bytes)
+        try:
+            await self.store.put(blob_key(workspace_id, file_id), stream.pieces())
+            given = await details()
+            if given.purpose in MUST_BE_READABLE and not parsers.is_supported(name, stream.head):
+                raise UnsupportedFileType(name)
+            now = int(time.time())
+            file = StoredFile(
+                id=file_id,
+                workspace_id=workspace_id,
+                filename=name,
+                purpose=given.purpose,
+                bytes=stream.size,
+                sha256=stream.digest.hexdigest(),
+                created_at=now,
+                expires_at=None if given.expires_after_s is None else now + given.expires_after_s,
+            )
+            await self.catalog.add_file(file)
+        except BaseException:
+            # A task of its own, so that it also ends when this one is cancelled once more.
+            await asyncio.shield(asyncio.ensure_future(self._undo(workspace_id, file_id)))
+            raise
+        return file
+
+    async def get(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
+        return await self.catalog.get_file(workspace_id, file_id)
+
+    async def list(
+        self, workspace_id: WorkspaceId, page: PageRequest, purpose: Purpose | None = None
+    ) -> Page[StoredFile]:
+        return await self.catalog.list_files(workspace_id, page, purpose)
+
+    async def delete(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
+        """Remove the record, with all that was ingested from the file, then the bytes.
+
+        The file is gone with its record; bytes that cannot be removed now are left to `sweep`.
+        """
+        file = await self.catalog.delete_file(workspace_id, file_id)
+        await self._remove_bytes(file.blob_key)
+        return file
+
+    async def content(
+        self, workspace_id: WorkspaceId, file_id: str, start: int = 0, end: int | None = None
+    ) -> tuple[StoredFile, AsyncIterator[bytes]]:
+        """The file, and its bytes from `start` up to but not including `end`."""
+        file = await self.catalog.get_file(workspace_id, file_id)
+        return file, self.store.read(file.blob_key, start, end)
+
+    async def sweep(self, grace_s: float) -> int:
+        """Remove stored bytes without a record, seen twice `grace_s` apart; return how many.
+
+        Bytes come before their record, so `grace_s` must exceed the time that the longest upload takes.
+        """
+        found = {key async for key in self.store.keys() if await self._is_orphan(key)}  # noqa: SIM118
+        if not found:
+            return 0
+        await asyncio.sleep(grace_s)
+        orphans = [key for key in found if await self._is_orphan(key)]
+        for key in orphans:
+            await self.store.delete(key)
+        return len(orphans)
+
+    async def _is_orphan(self, key: str) -> bool:
+        workspace_id, _, file_id = key.partition("/")
+        try:
+            await self.catalog.get_file(WorkspaceId(workspace_id), file_id)
+        except NotFound:
+            return True
+        return False
+
+    async def _undo(self, workspace_id: WorkspaceId, file_id: str) -> None:
+        """Undo what was done; bytes stay where it cannot be told whether a record points at them."""
+        try:
+            with suppress(NotFound):
+                await self.catalog.delete_file(workspace_id, file_id)
+        except Unavailable:
+            log.warning("an upload failed and its record cannot be looked up; its bytes are kept")
+            return
+        await self._remove_bytes(blob_key(workspace_id, file_id))
+
+    async def _remove_bytes(self, key: str) -> None:
+        try:
+            await self.store.delete(key)
+        except Unavailable:
+            log.warning("bytes of a file without a record are left in the file store")
+
+
+class _Measured:
+    """A stream that is counted and hashed as it passes, and stopped when it grows too long."""
+
+    def __init__(self, data: AsyncIterator[bytes], max_bytes: int) -> None:
+        self._data = data
+        self._max_bytes = max_bytes
+        self.size = 0
+        self.digest = hashlib.sha256()
+        self.head = b""
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        async for piece in self._data:
+            self.size += len(piece)
+            if self.size > self._max_bytes:
+                raise FileTooLarge(self._max_bytes)
+            self.digest.update(piece)
+            if len(self.head) < _HEAD_BYTES:
+                self.head += piece[: _HEAD_BYTES - len(self.head)]
+            yield piece
+
+
+def clean_filename(sent: str) -> str:
+    """The name as it was sent, without folders and control characters; `upload` where nothing is left."""
+    name = _CONTROL.sub("", re.split(r"[/\\]", sent)[-1]).strip()
+    return name if name.strip(".") else "upload"

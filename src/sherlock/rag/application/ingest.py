@@ -1,0 +1,141 @@
+"""One ingest job: fetch the file, parse it, cut it into chunks, embed them, publish them."""
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from opentelemetry import trace
+
+from sherlock.rag import parsers
+from sherlock.rag.chunker import chunk
+from sherlock.rag.domain.errors import (
+    FileStoreUnavailable,
+    IngestError,
+    InvalidFile,
+    NotFound,
+    SherlockError,
+    Unavailable,
+)
+from sherlock.rag.domain.models import Chunk, EmbeddedChunk, IngestJob, Published, blob_key
+from sherlock.rag.domain.ports import ChunkIndex, Embedder, FileStore, TokenCounter
+
+BATCH_CHUNKS: Final = 64
+"""Chunks that are parsed, embedded and staged together: what a killed worker loses at most."""
+
+FIRST_RETRY_S: Final = 2.0
+LONGEST_RETRY_S: Final = 300.0
+
+_tracer = trace.get_tracer("sherlock.rag")
+
+
+@dataclass(frozen=True, slots=True)
+class Ingestor:
+    files: FileStore
+    index: ChunkIndex
+    embedder: Embedder
+    counter: TokenCounter
+
+    async def run(self, job: IngestJob) -> Published:
+        """Make the file searchable in its store; a repeated run goes on where the last one ended.
+
+        Raises `IngestError` where the file is at fault, `Unavailable` where it may work later, `LeaseLost`.
+        Until the end nothing of it is visible to searches.
+        """
+        if job.encoder != self.embedder.encoder:
+            raise IngestError(
+                f"The vector store was made with the encoder {job.encoder.name}; this server runs "
+                f"{self.embedder.encoder.name}."
+            )
+        staged = await self.index.staged(job.lease)
+        chunk_count = 0
+        with tempfile.TemporaryDirectory(prefix="sherlock-ingest-") as folder:
+            path = Path(folder) / "file"
+            await self._fetch(job, path)
+            async for batch in self._chunks(job, path):
+                chunk_count += len(batch)
+                await self._embed(job, [made for made in batch if staged.get(made.index) != _digest(made)])
+        with _stage("publish", chunks=chunk_count):
+            return await self.index.publish(job.lease, chunk_count)
+
+    async def _fetch(self, job: IngestJob, path: Path) -> None:
+        with _stage("fetch", bytes=job.bytes):
+            size = 0
+            try:
+                with path.open("wb") as file:
+                    async for piece in self.files.read(blob_key(job.workspace_id, job.file_id)):
+                        size += await asyncio.to_thread(file.write, piece)
+            except NotFound:
+                raise IngestError("The file's bytes are no longer stored.") from None
+            except OSError:
+                raise Unavailable("The worker has no room for the file.") from None
+            if size != job.bytes:
+                raise FileStoreUnavailable("The file store returned a part of the file.")
+
+    async def _chunks(self, job: IngestJob, path: Path) -> AsyncIterator[list[Chunk]]:
+        """Batches of chunks, each parsed when it is asked for, so a slow embedder holds back the parser."""
+        made = chunk(parsers.parse(path, job.filename), job.chunking, self.counter)
+        while True:
+            with _stage("parse") as span:
+                batch = await asyncio.to_thread(_next_batch, made)
+                span.set_attribute("chunks", len(batch))
+            if not batch:
+                return
+            yield batch
+
+    async def _embed(self, job: IngestJob, chunks: Sequence[Chunk]) -> None:
+        if not chunks:
+            return
+        with _stage("embed", chunks=len(chunks)) as span:
+            windows = await self.embedder.embed_documents([made.text for made in chunks])
+            span.set_attribute("windows", sum(map(len, windows)))
+            embedded = [EmbeddedChunk(made, parts) for made, parts in zip(chunks, windows, strict=True)]
+            await self.index.stage(job.lease, embedded)
+
+
+def retry_delay_s(attempt: int, random: Random) -> float:
+    """Seconds to wait when `attempt` (from 1) has failed: doubled each time, half of it by chance.
+
+    Chance keeps jobs that failed together from coming back together ("equal jitter" in Marc Brooker,
+    "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+    """
+    longest = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempt - 1, 32))
+    return longest / 2 + random.uniform(0, longest / 2)
+
+
+def _next_batch(made: Iterator[Chunk]) -> list[Chunk]:
+    """The next chunks, in a thread; whatever a parsing library throws becomes an error of ours."""
+    try:
+        return [*islice(made, BATCH_CHUNKS)]
+    except SherlockError:
+        raise
+    except MemoryError:
+        raise IngestError("Reading the file takes more memory than there is.") from None
+    except OSError:
+        raise Unavailable("The worker cannot read its copy of the file.") from None
+    except Exception:
+        # Its text may quote the document, so nothing of it is passed on.
+        raise InvalidFile("The file is damaged and cannot be read.") from None
+
+
+def _digest(made: Chunk) -> bytes:
+    return hashlib.sha256(made.text.encode()).digest()
+
+
+@contextmanager
+def _stage(name: str, **counts: int) -> Iterator[trace.Span]:
+    """A span `ingest.<name>` that carries counts, and of an error its kind only."""
+    with _tracer.start_as_current_span(
+        f"ingest.{name}", attributes=counts, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield span
+        except Exception as error:
+            span.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            raise

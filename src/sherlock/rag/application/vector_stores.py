@@ -1,0 +1,167 @@
+"""Vector stores, and the files in them."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sherlock.rag.domain.errors import Conflict, NotFound
+from sherlock.rag.domain.models import (
+    Attributes,
+    ChunkingStrategy,
+    LastError,
+    Metadata,
+    Page,
+    PageRequest,
+    Status,
+    VectorStore,
+    VectorStoreChanges,
+    VectorStoreFile,
+    WorkspaceId,
+)
+from sherlock.rag.domain.ports import Catalog, ChunkIndex, Embedder
+
+_FIRST_LOOK_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStores:
+    catalog: Catalog
+    index: ChunkIndex
+    embedder: Embedder
+    default_chunking: ChunkingStrategy
+
+    async def create(
+        self,
+        workspace_id: WorkspaceId,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        metadata: Metadata | None = None,
+        expires_after_days: int | None = None,
+        file_ids: Sequence[str] = (),
+        chunking: ChunkingStrategy | None = None,
+    ) -> VectorStore:
+        """A store pinned to the encoder in use; its files are queued. Raises `NotFound` for a file."""
+        now = int(time.time())
+        store = VectorStore(
+            id=f"vs_{secrets.token_hex(12)}",
+            workspace_id=workspace_id,
+            name=name or "",
+            description=description,
+            metadata=metadata,
+            encoder=self.embedder.encoder,
+            created_at=now,
+            last_active_at=now,
+            expires_after_days=expires_after_days,
+        )
+        return await self.catalog.add_vector_store(store, file_ids, chunking or self.default_chunking)
+
+    async def get(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
+        return await self.catalog.get_vector_store(workspace_id, vector_store_id)
+
+    async def list(self, workspace_id: WorkspaceId, page: PageRequest) -> Page[VectorStore]:
+        return await self.catalog.list_vector_stores(workspace_id, page)
+
+    async def update(
+        self, workspace_id: WorkspaceId, vector_store_id: str, changes: VectorStoreChanges
+    ) -> VectorStore:
+        return await self.catalog.update_vector_store(workspace_id, vector_store_id, changes)
+
+    async def delete(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
+        """The store and all that was ingested into it; the files stay."""
+        await self.catalog.delete_vector_store(workspace_id, vector_store_id)
+
+    async def attach(
+        self,
+        workspace_id: WorkspaceId,
+        vector_store_id: str,
+        file_id: str,
+        *,
+        attributes: Attributes | None = None,
+        chunking: ChunkingStrategy | None = None,
+    ) -> VectorStoreFile:
+        """Queue the file's ingest. Raises `NotFound`, and `Conflict` as `Catalog.attach_file` does.
+
+        Also `Conflict`: the store is pinned to another encoder than the one in use.
+        """
+        store = await self.catalog.get_vector_store(workspace_id, vector_store_id)
+        encoder = self.embedder.encoder
+        if store.encoder != encoder:
+            raise Conflict(
+                f"The vector store was made with the encoder {store.encoder.name}; this server runs "
+                f"{encoder.name}, whose vectors do not compare. Make a new vector store."
+            )
+        return await self.catalog.attach_file(
+            workspace_id,
+            vector_store_id,
+            file_id,
+            attributes=attributes,
+            chunking=chunking or self.default_chunking,
+            chunking_given=chunking is not None,
+        )
+
+    async def wait(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str, timeout_s: float
+    ) -> VectorStoreFile:
+        """The attached file once its ingest has ended, or as it is after `timeout_s`.
+
+        A file that was deleted or detached meanwhile is `failed`, though nothing of it is stored any more.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        pause_s = _FIRST_LOOK_S
+        seen = VectorStoreFile(
+            file_id, vector_store_id, "", "in_progress", self.default_chunking, created_at=int(time.time())
+        )
+        while True:
+            try:
+                seen = await self.catalog.get_membership(workspace_id, vector_store_id, file_id)
+            except NotFound:
+                deleted = LastError("server_error", "file deleted during ingestion")
+                return replace(seen, status="failed", last_error=deleted)
+            left_s = deadline - asyncio.get_running_loop().time()
+            if seen.status != "in_progress" or left_s <= 0:
+                return seen
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    async def get_file(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
+    ) -> VectorStoreFile:
+        return await self.catalog.get_membership(workspace_id, vector_store_id, file_id)
+
+    async def list_files(
+        self, workspace_id: WorkspaceId, vector_store_id: str, page: PageRequest, status: Status | None = None
+    ) -> Page[VectorStoreFile]:
+        return await self.catalog.list_memberships(workspace_id, vector_store_id, page, status)
+
+    async def update_attributes(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str, attributes: Attributes | None
+    ) -> VectorStoreFile:
+        return await self.catalog.update_attributes(workspace_id, vector_store_id, file_id, attributes)
+
+    async def detach(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
+        """Take the file out of the store; the file stays."""
+        await self.catalog.detach_file(workspace_id, vector_store_id, file_id)
+
+    async def file_text(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> str:
+        """The text that was read from the file, rejoined from its chunks. Raises `NotFound`.
+
+        Empty until the file is completed. Blanks that no chunk holds come back as line ends.
+        """
+        await self.catalog.get_membership(workspace_id, vector_store_id, file_id)
+        return rejoin(await self.index.chunks(workspace_id, vector_store_id, file_id))
+
+
+def rejoin(chunks: Sequence[tuple[int, int, str]]) -> str:
+    """A document's text from `(start, end, text)` of its chunks in order; they may overlap or leave gaps."""
+    parts = []
+    done = chunks[0][0] if chunks else 0
+    for start, end, text in chunks:
+        if start > done:
+            parts.append("\n" if start == done + 1 else "\n\n")
+        parts.append(text[max(0, done - start) :])
+        done = max(done, end)
+    return "".join(parts)

@@ -1,0 +1,27 @@
+"""Blocking work in threads, seen from the event loop."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+async def run_in_thread(threads: Executor, work: Callable[[*Args], T], *args: *Args) -> T:
+    """The result of `work(*args)`. A cancelled caller waits for the work to end before it is cancelled.
+
+    A thread cannot be stopped; so what the caller does next (undo, close) never overtakes what still goes on.
+    """
+    running = asyncio.get_running_loop().run_in_executor(threads, work, *args)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # looked at, so that asyncio does not report it as lost
+        raise

@@ -1,0 +1,257 @@
+"""Uploads: what is stored, what is refused, and that a failure leaves nothing behind."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes import InMemoryCatalog
+from tests.fakes_files import InMemoryFileStore
+
+from sherlock.rag.application.files import Files, UploadDetails, clean_filename
+from sherlock.rag.domain.errors import (
+    DatabaseUnavailable,
+    FileStoreUnavailable,
+    FileTooLarge,
+    InvalidRequest,
+    NotFound,
+    UnsupportedFileType,
+)
+from sherlock.rag.domain.models import PageRequest, Purpose, StoredFile, WorkspaceId
+
+HERE, ELSEWHERE = WorkspaceId("here"), WorkspaceId("elsewhere")
+
+
+class FailingCatalog(InMemoryCatalog):
+    """Its database goes down when a file is to be recorded; `stays_down` for what follows too."""
+
+    def __init__(self, *, stays_down: bool) -> None:
+        super().__init__()
+        self.stays_down = stays_down
+
+    async def add_file(self, file: StoredFile) -> None:
+        raise DatabaseUnavailable
+
+    async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
+        if self.stays_down:
+            raise DatabaseUnavailable
+        return await super().delete_file(workspace_id, file_id)
+
+
+@pytest.fixture
+def catalog() -> InMemoryCatalog:
+    return InMemoryCatalog()
+
+
+@pytest.fixture
+def store() -> InMemoryFileStore:
+    return InMemoryFileStore()
+
+
+@pytest.fixture
+def files(catalog: InMemoryCatalog, store: InMemoryFileStore) -> Files:
+    return Files(catalog, store, max_file_bytes=1000)
+
+
+async def stream(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def details(
+    purpose: Purpose = "assistants", expires_after_s: int | None = None
+) -> Callable[[], Awaitable[UploadDetails]]:
+    async def given() -> UploadDetails:
+        return UploadDetails(purpose, expires_after_s)
+
+    return given
+
+
+async def bytes_of(content: AsyncIterator[bytes]) -> bytes:
+    return b"".join([piece async for piece in content])
+
+
+async def test_an_upload_is_recorded_and_can_be_read(files: Files):
+    file = await files.upload(HERE, "notes.txt", stream(b"some ", b"text"), details(expires_after_s=3600))
+    assert file.id.startswith("file-")
+    assert len(file.id) == len("file-") + 24
+    assert (file.filename, file.purpose, file.bytes) == ("notes.txt", "assistants", 9)
+    assert file.sha256 == hashlib.sha256(b"some text").hexdigest()
+    assert file.expires_at == file.created_at + 3600
+    assert await files.get(HERE, file.id) == file
+    assert (await files.list(HERE, PageRequest())).items == (file,)
+    same, content = await files.content(HERE, file.id)
+    assert same == file
+    assert await bytes_of(content) == b"some text"
+    assert await bytes_of((await files.content(HERE, file.id, 2, 6))[1]) == b"me t"
+
+
+async def test_details_are_asked_when_the_bytes_are_through(files: Files):
+    exhausted = False
+
+    async def data() -> AsyncIterator[bytes]:
+        nonlocal exhausted
+        yield b"text"
+        exhausted = True
+
+    async def late() -> UploadDetails:
+        assert exhausted
+        return UploadDetails("batch")
+
+    assert (await files.upload(HERE, "a.txt", data(), late)).purpose == "batch"
+
+
+async def test_ids_are_never_the_same(files: Files):
+    made = [await files.upload(HERE, "a.txt", stream(b"x"), details()) for _ in range(20)]
+    assert len({file.id for file in made}) == 20
+
+
+async def test_the_size_is_bounded_while_reading(files: Files, store: InMemoryFileStore):
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 100
+            yield b"x" * 100
+
+    with pytest.raises(FileTooLarge, match="1000 bytes"):
+        await files.upload(HERE, "a.txt", endless(), details())
+    assert read <= 1100
+    assert store.blobs == {}
+    assert (await files.upload(HERE, "a.txt", stream(b"x" * 1000), details())).bytes == 1000
+
+
+@pytest.mark.parametrize("purpose", ["assistants", "user_data"])
+async def test_files_nobody_can_read_are_refused(files: Files, store: InMemoryFileStore, purpose: Purpose):
+    with pytest.raises(UnsupportedFileType, match="exe"):
+        await files.upload(HERE, "a.exe", stream(bytes(range(256))), details(purpose))
+    assert store.blobs == {}
+
+
+@pytest.mark.parametrize("purpose", ["batch", "fine-tune", "vision", "evals"])
+async def test_other_purposes_take_any_bytes(files: Files, purpose: Purpose):
+    assert (await files.upload(HERE, "a.exe", stream(bytes(range(256))), details(purpose))).bytes == 256
+
+
+async def test_a_known_type_by_name_or_by_content_is_enough(files: Files):
+    await files.upload(HERE, "broken.pdf", stream(bytes(range(256))), details())
+    await files.upload(HERE, "unnamed", stream(b"%", b"PDF-1.7 ", b"\xff\0\1"), details())
+
+
+async def test_a_client_that_leaves_leaves_nothing(files: Files, store: InMemoryFileStore):
+    begun = asyncio.Event()
+
+    async def stalled() -> AsyncIterator[bytes]:
+        yield b"x"
+        begun.set()
+        await asyncio.Event().wait()
+
+    uploading = asyncio.ensure_future(files.upload(HERE, "a.txt", stalled(), details()))
+    await begun.wait()
+    uploading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await uploading
+    assert store.blobs == {}
+    assert (await files.list(HERE, PageRequest())).items == ()
+
+
+async def test_wrong_details_leave_nothing(files: Files, store: InMemoryFileStore):
+    async def wrong() -> UploadDetails:
+        raise InvalidRequest("Missing required parameter: 'purpose'.", param="purpose")
+
+    with pytest.raises(InvalidRequest, match="purpose"):
+        await files.upload(HERE, "a.txt", stream(b"x"), wrong)
+    assert store.blobs == {}
+
+
+async def test_a_record_that_fails_takes_the_bytes_along(store: InMemoryFileStore):
+    files = Files(FailingCatalog(stays_down=False), store, 1000)
+    with pytest.raises(DatabaseUnavailable):
+        await files.upload(HERE, "a.txt", stream(b"x"), details())
+    assert store.blobs == {}
+
+
+async def test_bytes_stay_when_a_record_may_point_at_them(store: InMemoryFileStore):
+    files = Files(FailingCatalog(stays_down=True), store, 1000)
+    with pytest.raises(DatabaseUnavailable):
+        await files.upload(HERE, "a.txt", stream(b"x"), details())
+    assert [*store.blobs.values()] == [b"x"]
+
+
+async def test_nothing_is_recorded_when_the_store_is_down(files: Files, store: InMemoryFileStore):
+    store.down = True
+    with pytest.raises(FileStoreUnavailable):
+        await files.upload(HERE, "a.txt", stream(b"x"), details())
+    assert (await files.list(HERE, PageRequest())).items == ()
+
+
+async def test_deleting_removes_record_and_bytes(files: Files, store: InMemoryFileStore):
+    file = await files.upload(HERE, "a.txt", stream(b"x"), details())
+    assert await files.delete(HERE, file.id) == file
+    assert store.blobs == {}
+    for call in (files.get, files.delete, files.content):
+        with pytest.raises(NotFound):
+            await call(HERE, file.id)
+
+
+async def test_workspaces_see_their_own_files_only(files: Files):
+    file = await files.upload(HERE, "a.txt", stream(b"x"), details())
+    for call in (files.get, files.delete, files.content):
+        with pytest.raises(NotFound):
+            await call(ELSEWHERE, file.id)
+    assert (await files.list(ELSEWHERE, PageRequest())).items == ()
+    assert await files.get(HERE, file.id) == file
+
+
+async def test_bytes_that_could_not_be_removed_are_swept(files: Files, store: InMemoryFileStore):
+    kept = await files.upload(HERE, "kept.txt", stream(b"kept"), details())
+    gone = await files.upload(HERE, "gone.txt", stream(b"gone"), details())
+    store.down = True
+    await files.delete(HERE, gone.id)
+    store.down = False
+    assert {*store.blobs} == {kept.blob_key, gone.blob_key}
+    assert await files.sweep(grace_s=0) == 1
+    assert {*store.blobs} == {kept.blob_key}
+    assert await files.sweep(grace_s=0) == 0
+
+
+async def test_an_upload_that_goes_on_is_not_swept(
+    files: Files, catalog: InMemoryCatalog, store: InMemoryFileStore
+):
+    file = await files.upload(HERE, "a.txt", stream(b"x"), details())
+    del catalog.state.files[HERE, file.id]  # as between the bytes and the record
+    sweeping = asyncio.ensure_future(files.sweep(grace_s=0.05))
+    await asyncio.sleep(0.01)
+    await catalog.add_file(file)
+    assert await sweeping == 0
+    assert {*store.blobs} == {file.blob_key}
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("a.txt", "a.txt"),
+        ("Übersicht (1) 漢字.pdf", "Übersicht (1) 漢字.pdf"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\docs\\a.txt", "a.txt"),
+        ("a\r\nb\0.txt", "ab.txt"),
+        ("folder/", "upload"),
+        ("..", "upload"),
+        ("", "upload"),
+        (" \t", "upload"),
+    ],
+)
+def test_filenames_are_kept_but_for_folders(sent: str, kept: str):
+    assert clean_filename(sent) == kept
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=40))
+def test_any_filename_can_be_stored(sent: str):
+    name = clean_filename(sent)
+    assert name
+    assert not {"/", "\\", "\0", "\n"} & {*name}
+    name.encode()
+    assert clean_filename(name) == name

@@ -1,0 +1,165 @@
+"""Vector stores over in-memory ports."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fakes import InMemoryCatalog, InMemoryIngestQueue
+from tests.fakes_index import InMemoryChunkIndex
+
+from sherlock.rag.adapters.hash_embedder import HashEmbedder
+from sherlock.rag.application.vector_stores import VectorStores, rejoin
+from sherlock.rag.chunker import chunk
+from sherlock.rag.domain.errors import Conflict, NotFound
+from sherlock.rag.domain.models import (
+    ChunkingStrategy,
+    PageRequest,
+    Published,
+    Section,
+    StoredFile,
+    VectorStoreChanges,
+    WorkspaceId,
+)
+from sherlock.rag.tokens import Cl100kCounter
+
+HERE, ELSEWHERE = WorkspaceId("here"), WorkspaceId("elsewhere")
+DEFAULT = ChunkingStrategy(512, 50)
+
+
+@pytest.fixture
+def catalog() -> InMemoryCatalog:
+    return InMemoryCatalog()
+
+
+@pytest.fixture
+def stores(catalog: InMemoryCatalog) -> VectorStores:
+    return VectorStores(catalog, InMemoryChunkIndex(catalog.state), HashEmbedder(8), DEFAULT)
+
+
+@pytest.fixture
+async def file(catalog: InMemoryCatalog) -> StoredFile:
+    file = StoredFile("file-1", HERE, "a.txt", "assistants", 1, "0" * 64, 1_700_000_000)
+    await catalog.add_file(file)
+    return file
+
+
+async def test_a_store_is_pinned_to_the_encoder(stores: VectorStores):
+    store = await stores.create(HERE, name="docs", metadata={"k": "v"}, expires_after_days=7)
+    assert store.id.startswith("vs_")
+    assert len(store.id) == len("vs_") + 24
+    assert store.encoder == HashEmbedder(8).encoder
+    assert store.expires_at == store.last_active_at + 7 * 86_400
+    assert await stores.get(HERE, store.id) == store
+    assert (await stores.list(HERE, PageRequest())).items == (store,)
+    assert (await stores.create(HERE)).name == ""
+
+
+async def test_a_store_can_be_changed_and_deleted(stores: VectorStores):
+    store = await stores.create(HERE, name="docs")
+    assert (await stores.update(HERE, store.id, VectorStoreChanges(name="new"))).name == "new"
+    await stores.delete(HERE, store.id)
+    with pytest.raises(NotFound):
+        await stores.get(HERE, store.id)
+
+
+async def test_files_named_at_creation_are_queued(stores: VectorStores, file: StoredFile):
+    chunking = ChunkingStrategy(100, 10)
+    store = await stores.create(HERE, file_ids=[file.id], chunking=chunking)
+    assert store.file_counts.in_progress == 1
+    assert (await stores.get_file(HERE, store.id, file.id)).chunking == chunking
+    with pytest.raises(NotFound):
+        await stores.create(HERE, file_ids=["file-none"])
+
+
+async def test_attaching_takes_the_default_chunking(stores: VectorStores, file: StoredFile):
+    store = await stores.create(HERE)
+    attached = await stores.attach(HERE, store.id, file.id, attributes={"year": 2031.0})
+    assert (attached.status, attached.chunking) == ("in_progress", DEFAULT)
+    assert attached.attributes == {"year": 2031.0}
+    assert await stores.attach(HERE, store.id, file.id) == attached
+    assert await stores.attach(HERE, store.id, file.id, chunking=DEFAULT) == attached
+    with pytest.raises(Conflict):
+        await stores.attach(HERE, store.id, file.id, chunking=ChunkingStrategy(100, 0))
+
+
+async def test_a_store_of_another_encoder_takes_no_files(stores: VectorStores, file: StoredFile):
+    store = await stores.create(HERE)
+    other = replace(stores, embedder=HashEmbedder(16))
+    with pytest.raises(Conflict, match="encoder"):
+        await other.attach(HERE, store.id, file.id)
+    assert (await stores.get(HERE, store.id)).file_counts.total == 0
+
+
+async def test_members_can_be_listed_changed_and_detached(stores: VectorStores, file: StoredFile):
+    store = await stores.create(HERE, file_ids=[file.id])
+    assert [member.file_id for member in (await stores.list_files(HERE, store.id, PageRequest())).items] == [
+        file.id
+    ]
+    assert (await stores.list_files(HERE, store.id, PageRequest(), "failed")).items == ()
+    assert (await stores.update_attributes(HERE, store.id, file.id, {"a": True})).attributes == {"a": True}
+    await stores.detach(HERE, store.id, file.id)
+    with pytest.raises(NotFound):
+        await stores.get_file(HERE, store.id, file.id)
+
+
+async def test_workspaces_do_not_meet(stores: VectorStores, file: StoredFile):
+    store = await stores.create(HERE, file_ids=[file.id])
+    for call in (stores.get, stores.delete):
+        with pytest.raises(NotFound):
+            await call(ELSEWHERE, store.id)
+    for call_for_file in (stores.attach, stores.get_file, stores.detach, stores.file_text):
+        with pytest.raises(NotFound):
+            await call_for_file(ELSEWHERE, store.id, file.id)
+
+
+async def test_waiting_ends_with_the_job(stores: VectorStores, catalog: InMemoryCatalog, file: StoredFile):
+    store = await stores.create(HERE, file_ids=[file.id])
+    waiting = asyncio.ensure_future(stores.wait(HERE, store.id, file.id, 10))
+    await asyncio.sleep(0.03)
+    assert not waiting.done()
+    queue = InMemoryIngestQueue(catalog.state)
+    job = await queue.claim("me", 30)
+    assert job is not None
+    await queue.complete(job.lease, Published(3, 3, 100))
+    assert (await waiting).status == "completed"
+
+
+async def test_waiting_ends_in_time(stores: VectorStores, file: StoredFile):
+    store = await stores.create(HERE, file_ids=[file.id])
+    begun = asyncio.get_running_loop().time()
+    assert (await stores.wait(HERE, store.id, file.id, 0.05)).status == "in_progress"
+    assert asyncio.get_running_loop().time() - begun < 1
+
+
+async def test_waiting_for_a_file_that_is_deleted(
+    stores: VectorStores, catalog: InMemoryCatalog, file: StoredFile
+):
+    store = await stores.create(HERE, file_ids=[file.id])
+    waiting = asyncio.ensure_future(stores.wait(HERE, store.id, file.id, 10))
+    await asyncio.sleep(0.03)
+    await catalog.delete_file(HERE, file.id)
+    ended = await waiting
+    assert (ended.file_id, ended.status) == (file.id, "failed")
+    assert ended.last_error is not None
+    assert ended.last_error.message == "file deleted during ingestion"
+    assert (await stores.wait(HERE, store.id, file.id, 10)).status == "failed"
+
+
+async def test_a_file_has_no_text_before_it_is_completed(stores: VectorStores, file: StoredFile):
+    store = await stores.create(HERE, file_ids=[file.id])
+    assert await stores.file_text(HERE, store.id, file.id) == ""
+
+
+@given(
+    st.lists(st.sampled_from(["a word", "and.", "x" * 30, "漢字。", "\n", "\n\n"]), max_size=200),
+    st.integers(0, 32),
+)
+@settings(deadline=None)
+def test_text_is_rejoined_from_overlapping_chunks(words: list[str], overlap: int):
+    text = " ".join(words)
+    made = chunk([Section(text)], ChunkingStrategy(64, overlap), Cl100kCounter())
+    joined = rejoin([(one.start, one.end, one.text) for one in made])
+    assert joined.split() == text.split()
+    assert rejoin([(0, len(text), text)]) == text
