@@ -1,0 +1,52 @@
+"""What a route is given: who is calling, and what is built."""
+
+from typing import Annotated, TypedDict
+
+from fastapi import Depends, Query, Request
+
+from sherlock.rag.domain.errors import RagDisabled
+from sherlock.rag.domain.models import DEFAULT_WORKSPACE, WorkspaceId
+from sherlock.wiring import Rag, Services
+
+
+class State(TypedDict):
+    """What the lifespan hands to every request."""
+
+    services: Services
+    started_at: int
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.state.services
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(_services)]
+
+
+def _rag(services: ServicesDep) -> Rag:
+    if services.rag is None:
+        raise RagDisabled
+    return services.rag
+
+
+RagDep = Annotated[Rag, Depends(_rag)]
+
+
+def _caller() -> WorkspaceId:
+    """Everybody works in the default workspace; any `Authorization` header is accepted."""
+    return DEFAULT_WORKSPACE
+
+
+CallerDep = Annotated[WorkspaceId, Depends(_caller)]
+
+
+def _include(
+    bracketed: Annotated[list[str], Query(alias="include[]")] = [],  # noqa: B006
+    plain: Annotated[list[str], Query(alias="include")] = [],  # noqa: B006
+) -> frozenset[str]:
+    """Official clients write `include[]=a`, people `include=a`."""
+    return frozenset(bracketed) | frozenset(plain)
+
+
+IncludeDep = Annotated[frozenset[str], Depends(_include)]

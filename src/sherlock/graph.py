@@ -1,0 +1,216 @@
+"""The chat use case: a LangGraph graph `retrieve -> generate` whose answer is a stream of events.
+
+Plain and streamed answers, HTTP and messages all read the same events.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any, TypedDict
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import StreamWriter
+from langsmith import tracing_context
+from opentelemetry import metrics
+
+from sherlock.rag.application import ground
+from sherlock.rag.application.retrieve import Retriever
+from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, RagDisabled, Unavailable
+from sherlock.rag.domain.models import (
+    AnswerEvent,
+    ChatMessage,
+    ChatRequest,
+    Citations,
+    Done,
+    FileSearch,
+    Finished,
+    Passage,
+    RefusalDelta,
+    Result,
+    Retrieval,
+    Retrieved,
+    SearchQuery,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+    WorkspaceId,
+)
+from sherlock.rag.domain.ports import ChatModel, TokenCounter
+
+log = logging.getLogger(__name__)
+failures = metrics.get_meter("sherlock").create_counter("sherlock.rag.errors")
+
+WAITING_EVENTS = 64
+"""Events a slow reader may leave unread before the graph is held up."""
+QUESTION_CHARS = 4_000
+"""A pasted document is not searched for as a whole: its end, where the question stands, is."""
+
+
+class State(TypedDict, total=False):
+    workspace_id: WorkspaceId
+    request: ChatRequest
+    results: tuple[Result, ...] | None
+    """`None`: the answer is not grounded, since no search was asked for or it failed."""
+
+
+class Chat:
+    """Answers chats, from passages of vector stores where a chat has a `file_search` tool.
+
+    `trim_history` drops the oldest turns of a conversation that is longer than the model's `context_tokens`:
+    right for a small local model, wrong for a gateway.
+    """
+
+    def __init__(
+        self,
+        chat_model: ChatModel | None,
+        retriever: Retriever | None,
+        counter: TokenCounter,
+        *,
+        system_prompt: str,
+        trim_history: bool,
+    ) -> None:
+        self._chat_model = chat_model
+        self._retriever = retriever
+        self._counter = counter
+        self._system_prompt = system_prompt
+        self._trim_history = trim_history
+        graph = StateGraph(State)
+        graph.add_node("retrieve", self._retrieve)
+        graph.add_node("generate", self._generate)
+        graph.add_edge(START, "retrieve")
+        graph.add_edge("retrieve", "generate")
+        graph.add_edge("generate", END)
+        self._graph = graph.compile()
+
+    def model_for(self, name: str) -> str:
+        """The full name of the model asked for. Raises `ModelNotFound`, `ChatModelNotConfigured`.
+
+        Where no name is configured the upstream knows its models, and every name passes.
+        """
+        full = self._model().name
+        if not full:
+            return name
+        if name not in (full, full.rpartition("/")[2]):
+            raise ModelNotFound(name)
+        return full
+
+    def _model(self) -> ChatModel:
+        if self._chat_model is None:
+            raise ChatModelNotConfigured
+        return self._chat_model
+
+    async def answer(self, workspace_id: WorkspaceId, request: ChatRequest) -> AsyncGenerator[AnswerEvent]:
+        """`Retrieved` first where the chat searches files, then the answer's pieces, `Done` last.
+
+        Closing the iterator stops the model at once. Raises what `ChatModel.stream` raises, `RagDisabled` and
+        `ChatModelNotConfigured`; a search that is down is no error: the answer goes on without passages, and
+        `Retrieved` says so.
+        """
+        if request.file_search is not None and self._retriever is None:
+            raise RagDisabled
+        request = replace(request, model=self.model_for(request.model))
+        events: asyncio.Queue[AnswerEvent | Exception | None] = asyncio.Queue(WAITING_EVENTS)
+        # A task of its own: when a client goes, the server cancels through a scope that the clean-up of
+        # LangGraph's stream does not survive (its issues 8302 and 5682), and the model would go on unheard.
+        run = asyncio.create_task(self._run({"workspace_id": workspace_id, "request": request}, events))
+        try:
+            while (event := await events.get()) is not None:
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+        finally:
+            run.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await run
+
+    async def _run(self, state: State, events: "asyncio.Queue[AnswerEvent | Exception | None]") -> None:
+        try:
+            event: Any
+            # LangChain would send what passes here to LangSmith wherever its environment variables are set.
+            with tracing_context(enabled=False):
+                async for event in self._graph.astream(state, stream_mode="custom"):
+                    await events.put(event)
+        except Exception as error:
+            await events.put(error)
+        else:
+            await events.put(None)
+
+    # ── nodes ───────────────────────────────────────────────────────────────
+
+    async def _retrieve(self, state: State, writer: StreamWriter) -> State:
+        search = state["request"].file_search
+        if search is None:
+            return {"results": None}
+        asked = ground.question(state["request"].messages)[-QUESTION_CHARS:]
+        if self._retriever is None or not search.vector_store_ids or not asked:
+            writer(Retrieved(Retrieval(queries=(), results=())))
+            return {"results": None}
+        try:
+            retrieval = await self._retriever.search(state["workspace_id"], search_query(search, asked))
+        except Unavailable as error:
+            failures.add(1, {"stage": "retrieve"})
+            log.warning("chat goes on without retrieval", extra={"error": type(error).__name__})
+            writer(Retrieved(Retrieval((asked,), (), degraded=(f"retrieve: {error.message}",))))
+            return {"results": None}
+        writer(Retrieved(retrieval))
+        return {"results": retrieval.results}
+
+    async def _generate(self, state: State, writer: StreamWriter) -> State:
+        # Counting tokens and comparing sentences takes milliseconds a page: not on the event loop.
+        request, found = await asyncio.to_thread(self._grounded, state["request"], state["results"])
+        texts: dict[int, str] = {}
+        written: list[str] = []
+        usage: Usage | None = None
+        async with self._model().stream(request) as events:
+            async for event in events:
+                if isinstance(event, Usage):
+                    usage = event
+                    continue
+                if isinstance(event, TextDelta):
+                    texts[event.choice] = texts.get(event.choice, "") + event.text
+                    written.append(event.text)
+                elif isinstance(event, RefusalDelta):
+                    written.append(event.text)
+                elif isinstance(event, ToolCallDelta):
+                    written.append((event.name or "") + event.arguments)
+                elif isinstance(event, Finished):
+                    # Before the end of its choice: nothing may follow a finish reason.
+                    cited = await asyncio.to_thread(ground.citations, texts.get(event.choice, ""), found)
+                    if cited:
+                        writer(Citations(cited, event.choice))
+                writer(event)
+        if usage is None:
+            prompt = ground.prompt_tokens(request.messages, self._counter)
+            usage = Usage(prompt, self._counter.count("".join(written)))
+        writer(Done(usage))
+        return {}
+
+    def _grounded(
+        self, request: ChatRequest, results: tuple[Result, ...] | None
+    ) -> tuple[ChatRequest, tuple[Passage, ...]]:
+        """The request as the model gets it, and the passages it was given."""
+        room = self._model().context_tokens
+        messages: list[ChatMessage] = list(request.messages)
+        if self._trim_history:
+            share = 1.0 if results is None else 1 - ground.PASSAGES_SHARE
+            messages = ground.trimmed(messages, self._counter, int(room * share))
+        found: tuple[Passage, ...] = ()
+        if results is not None:
+            budget = ground.passage_budget(self._system_prompt, messages, self._counter, room)
+            found = ground.passages(results, self._counter, budget)
+            messages = ground.grounded_messages(self._system_prompt, found, messages)
+        return replace(request, messages=tuple(messages), file_search=None), found
+
+
+def search_query(search: FileSearch, text: str) -> SearchQuery:
+    return SearchQuery(
+        texts=(text,),
+        vector_store_ids=search.vector_store_ids,
+        limit=search.limit,
+        alpha=search.alpha,
+        score_threshold=search.score_threshold,
+        filter=search.filter,
+        rerank=search.rerank,
+    )

@@ -1,0 +1,101 @@
+"""Request ids and JSON logs.
+
+Logged of a request: its id, method, route template, status and duration. Never a body, a query string or an
+id out of the path.
+"""
+
+import json
+import logging
+import re
+import secrets
+import sys
+import time
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request being served; child tasks inherit it."""
+
+ACCEPTED_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""A caller's own `x-request-id` is kept when it is harmless in headers and logs."""
+
+PLAIN_RECORD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message"}
+"""What every log record has; the rest came with `extra`."""
+
+
+class RequestContext:
+    """Gives every request an id, answers with it in `x-request-id`, and logs one line at the answer's end.
+
+    Plain ASGI, so that streams and cancellation pass through untouched.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        identifier = given if ACCEPTED_ID.fullmatch(given) else f"req_{secrets.token_hex(16)}"
+        began, status = time.perf_counter(), 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = identifier
+            await send(message)
+
+        token = request_id.set(identifier)
+        try:
+            await self.app(scope, receive, send_with_id)
+        finally:
+            log.info(
+                "request",
+                extra={
+                    "method": scope["method"],
+                    "route": getattr(scope.get("route"), "path", "unmatched"),
+                    "status": status,
+                    "duration_ms": round((time.perf_counter() - began) * 1000, 1),
+                },
+            )
+            request_id.reset(token)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line. Of an exception only its kind is written: its text may quote a document."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if identifier := request_id.get():
+            line["request_id"] = identifier
+        line |= {name: value for name, value in record.__dict__.items() if name not in PLAIN_RECORD}
+        if record.exc_info and record.exc_info[0]:
+            line["error"] = record.exc_info[0].__name__
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def configure(level: str) -> None:
+    """Send the logs of the process, uvicorn's included, to standard error as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("sherlock").setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error"):
+        logging.getLogger(name).handlers = []
+        logging.getLogger(name).propagate = True
+    logging.getLogger("uvicorn.error").setLevel(level.upper())

@@ -1,0 +1,213 @@
+"""`/v1/chat/completions` and `/v1/models`."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
+
+from sherlock import http_errors
+from sherlock.chat_schemas import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+    ChunkWriter,
+    completion,
+)
+from sherlock.deps import CallerDep, ServicesDep
+from sherlock.http_errors import documented
+from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, RagDisabled, SherlockError
+from sherlock.rag.domain.models import AnswerEvent, Retrieved
+from sherlock.schemas import ModelList, ModelObject, model_list, model_object, stages_header
+from sherlock.wiring import Services
+
+router = APIRouter(prefix="/v1", tags=["chat"])
+
+KEEP_ALIVE_S = 15.0
+"""Longest silence of a stream; a comment line, which every client passes over, ends it."""
+
+CLIENT_GONE = 499
+"""nginx's status for a request whose client did not wait; only the log sees it."""
+
+T = TypeVar("T")
+
+
+# ── models ──────────────────────────────────────────────────────────────────
+
+
+@router.get("/models", operation_id="listModels", responses=documented(500, 503))
+async def list_models(request: Request, services: ServicesDep) -> ModelList:
+    """Chat models first, then the encoder."""
+    return model_list(await model_names(services), request.state.started_at)
+
+
+@router.get("/models/{model:path}", operation_id="retrieveModel", responses=documented(404, 500, 503))
+async def retrieve_model(model: str, request: Request, services: ServicesDep) -> ModelObject:
+    """By the full name or its last part."""
+    for name in await model_names(services):
+        if model in (name, name.rpartition("/")[2]):
+            return model_object(name, request.state.started_at)
+    raise ModelNotFound(model)
+
+
+async def model_names(services: Services) -> list[str]:
+    if services.chat_model is None and services.rag is None:
+        raise ChatModelNotConfigured
+    chat_models = await services.chat_model.models() if services.chat_model else []
+    return [*chat_models, *([services.rag.embedder.encoder.name] if services.rag else [])]
+
+
+# ── chat ────────────────────────────────────────────────────────────────────
+
+CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "model": ChatCompletion,
+        "description": "The answer; with `stream`, chunks as server-sent events and `[DONE]`.",
+        "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/ChatCompletionChunk"}}},
+    }
+}
+
+
+@router.post(
+    "/chat/completions",
+    operation_id="createChatCompletion",
+    response_model=None,
+    responses=CHAT_RESPONSES | documented(400, 404, 429, 500, 503),
+)
+async def create_chat_completion(
+    body: ChatCompletionRequest, request: Request, caller: CallerDep, services: ServicesDep
+) -> Response:
+    """Answer a conversation, from files where the tool `file_search` names vector stores."""
+    if body.file_search_tools and services.rag is None:
+        raise RagDisabled
+    settings = services.settings
+    asked = body.to_domain(settings.retrieval_top_k, settings.hybrid_alpha)
+    model = services.chat.model_for(asked.model)
+    base_url = str(request.base_url).rstrip("/")
+    events = services.chat.answer(caller, asked)
+    # Of a stream the beginning is read before the status is sent: up to there a failure has its own status.
+    read = await while_connected(request, opening(events) if body.stream else collected(events))
+    if read is None:
+        return Response(status_code=CLIENT_GONE)
+    if body.stream:
+        writer = ChunkWriter(model, choices=body.choices, include_usage=body.include_usage, base_url=base_url)
+        return EventStream(frames(read, events, writer), headers=stages_of(read))
+    answer = completion(read, model, base_url=base_url, metadata=body.metadata)
+    return Response(to_json(answer), headers=stages_of(read), media_type="application/json")
+
+
+async def collected(events: AsyncIterator[AnswerEvent]) -> list[AnswerEvent]:
+    return [event async for event in events]
+
+
+async def opening(events: AsyncIterator[AnswerEvent]) -> list[AnswerEvent]:
+    """The events up to the first that the model has written."""
+    head: list[AnswerEvent] = []
+    async for event in events:
+        head.append(event)
+        if not isinstance(event, Retrieved):
+            break
+    return head
+
+
+def stages_of(events: Sequence[AnswerEvent]) -> dict[str, str]:
+    found = [event.retrieval for event in events if isinstance(event, Retrieved)]
+    return {"sherlock-stages": stages_header(found[0])} if found else {}
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`; `None` when the client goes before: then `work` is cancelled."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(disconnected(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.wait({working, gone})
+
+
+async def disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+# ── server-sent events ──────────────────────────────────────────────────────
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. When the client goes, the source is closed before the request ends.
+
+    Left to the garbage collector, the model would go on for as long as something refers to the stream.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, source: AsyncGenerator[bytes], headers: Mapping[str, str]) -> None:
+        self._stream = kept_alive(source)
+        super().__init__(
+            self._stream, headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._stream.aclose()
+
+
+async def frames(
+    head: Sequence[AnswerEvent], rest: AsyncGenerator[AnswerEvent], writer: ChunkWriter
+) -> AsyncGenerator[bytes]:
+    """The stream as it goes over the wire. A failure half way is its last frame, without a `[DONE]`."""
+    async with aclosing(rest):
+        try:
+            for chunk in writer.begin():
+                yield frame(chunk)
+            for event in head:
+                for chunk in writer.write(event):
+                    yield frame(chunk)
+            async for event in rest:
+                for chunk in writer.write(event):
+                    yield frame(chunk)
+        except SherlockError as error:
+            yield frame(http_errors.error_body(error))
+        except Exception as error:
+            http_errors.log_unexpected(error)
+            yield frame(http_errors.internal_error_body())
+        else:
+            yield b"data: [DONE]\n\n"
+
+
+def frame(data: ChatCompletionChunk | http_errors.ErrorResponse) -> bytes:
+    return b"data: " + to_json(data) + b"\n\n"
+
+
+async def kept_alive(source: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """The same stream, with a comment line wherever nothing has come for `KEEP_ALIVE_S`."""
+    following: asyncio.Task[bytes | None] | None = None
+    try:
+        while True:
+            following = following or asyncio.create_task(next_or_none(source))
+            done, _ = await asyncio.wait({following}, timeout=KEEP_ALIVE_S)
+            if not done:
+                yield b": keep-alive\n\n"
+                continue
+            piece, following = following.result(), None
+            if piece is None:
+                return
+            yield piece
+    finally:
+        if following is not None:
+            following.cancel()  # the source ends in the task that reads it
+            await asyncio.wait({following})
+        await source.aclose()
+
+
+async def next_or_none(source: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(source, None)

@@ -1,0 +1,428 @@
+"""Every refusal has OpenAI's envelope, status, code and words."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from tests.contract.data.check_response import violations
+from tests.serving import Served
+
+from sherlock.rag.domain.errors import (
+    ChatModelRateLimited,
+    ChatModelUnavailable,
+    SherlockError,
+    UpstreamRejected,
+)
+
+USER = [{"role": "user", "content": "hello"}]
+CHAT = {"model": "fake-model", "messages": USER}
+STORES = "/v1/vector_stores"
+STORE = f"{STORES}/vs_1"
+STORE_FILES = f"{STORE}/files"
+SEARCH = f"{STORE}/search"
+EMBEDDINGS = "/v1/embeddings"
+COMPLETIONS = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def http(rag_on: Served) -> Iterator[httpx.Client]:
+    with rag_on.http() as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def healthy_model(rag_on: Served) -> Iterator[None]:
+    yield
+    rag_on.chat_model.error = rag_on.chat_model.error_after = None
+
+
+def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
+    """The error of an answer that has `status` and nothing but the envelope."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"]
+    body = answer.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    error: dict[str, Any] = body["error"]
+    return error
+
+
+INVALID = [
+    # path, body, param, code, part of the message
+    (STORES, {"nmae": "x"}, "nmae", "unknown_parameter", "Unknown parameter: 'nmae'."),
+    (STORES, {"name": 5}, "name", "invalid_type", "expected a string, but got an integer"),
+    (STORES, [1], None, None, "JSON object"),
+    (STORES, {"metadata": {"a": 1}}, "metadata.a", "invalid_type", "expected a string"),
+    (STORES, {"metadata": {str(n): "" for n in range(17)}}, "metadata", "object_above_max_length", "17"),
+    (STORES, {"metadata": {"k" * 65: ""}}, "metadata", "string_above_max_length", "64"),
+    (STORES, {"name": "a\x00b"}, "name", "invalid_value", "U+0000"),
+    (STORES, {"file_ids": ["f"] * 501}, "file_ids", "array_above_max_length", "maximum length 500"),
+    (
+        STORES,
+        {"expires_after": {"anchor": "last_active_at", "days": 366}},
+        "expires_after.days",
+        "integer_above_max_value",
+        "Expected a value <= 365, but got 366 instead.",
+    ),
+    (
+        STORES,
+        {"expires_after": {"anchor": "created_at", "days": 1}},
+        "expires_after.anchor",
+        "invalid_value",
+        "Supported values are: 'last_active_at'",
+    ),
+    (
+        STORES,
+        {"chunking_strategy": {"type": "magic"}},
+        "chunking_strategy",
+        "invalid_value",
+        "Supported values are: 'auto', 'static'",
+    ),
+    (
+        STORES,
+        {"chunking_strategy": {"type": "static", "static": {"max_chunk_size_tokens": 100}}},
+        "chunking_strategy.static.chunk_overlap_tokens",
+        "missing_required_parameter",
+        "Missing required parameter",
+    ),
+    (
+        STORES,
+        {
+            "chunking_strategy": {
+                "type": "static",
+                "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 51},
+            }
+        },
+        "chunking_strategy.static",
+        "invalid_value",
+        "half",
+    ),
+    (STORE_FILES, {}, "file_id", "missing_required_parameter", "Missing required parameter: 'file_id'."),
+    (STORE_FILES, {"file_id": "f", "attributes": {"a": [1]}}, "attributes.a", "invalid_type", "an array"),
+    (
+        STORE_FILES,
+        {"file_id": "f", "attributes": {"a": "v" * 513}},
+        "attributes.a",
+        "string_above_max_length",
+        "512",
+    ),
+    (f"{STORE}/files/file-1", {}, "attributes", "missing_required_parameter", "attributes"),
+    (SEARCH, {"query": ""}, "query", "string_below_min_length", "too short"),
+    (SEARCH, {"query": []}, "query", "array_below_min_length", "too short"),
+    (SEARCH, {"query": ["a", 5]}, "query[1]", "invalid_type", "expected a string"),
+    (SEARCH, {"query": "q", "max_num_results": 51}, "max_num_results", "integer_above_max_value", "50"),
+    (SEARCH, {"query": "q", "hybrid_alpha": 1.5}, "hybrid_alpha", "decimal_above_max_value", "1.5"),
+    (SEARCH, {"query": "q", "filters": {"key": "a"}}, "filters", "invalid_value", "type"),
+    (SEARCH, {"query": "q", "filters": {"type": "like"}}, "filters.type", "invalid_value", "'like'"),
+    (
+        SEARCH,
+        {"query": "q", "filters": {"type": "and", "filters": []}},
+        "filters.filters",
+        "array_below_min_length",
+        "too short",
+    ),
+    (
+        SEARCH,
+        {"query": "q", "filters": {"type": "or", "filters": [{"type": "eq", "key": "a"}]}},
+        "filters.filters[0].value",
+        "missing_required_parameter",
+        "filters.filters[0].value",
+    ),
+    (
+        SEARCH,
+        {"query": "q", "ranking_options": {"hybrid_search": {"embedding_weight": 0, "text_weight": 0}}},
+        "ranking_options.hybrid_search",
+        "invalid_value",
+        "0",
+    ),
+    (EMBEDDINGS, {"model": "hash"}, "input", "missing_required_parameter", "input"),
+    (EMBEDDINGS, {"model": "hash", "input": ""}, "input", "string_below_min_length", "too short"),
+    (EMBEDDINGS, {"model": "hash", "input": []}, "input", "array_below_min_length", "too short"),
+    (EMBEDDINGS, {"model": "hash", "input": ["a", ""]}, "input[1]", "string_below_min_length", "too short"),
+    (EMBEDDINGS, {"model": "hash", "input": {"a": 1}}, "input", "invalid_value", "array of strings"),
+    (EMBEDDINGS, {"model": "hash", "input": [10**9]}, "input", "invalid_value", "cl100k_base"),
+    (EMBEDDINGS, {"model": "hash", "input": "a b " * 9000}, "input", "context_length_exceeded", "8192"),
+    (
+        EMBEDDINGS,
+        {"model": "hash", "input": "a", "dimensions": 385},
+        "dimensions",
+        "integer_above_max_value",
+        "384",
+    ),
+    (COMPLETIONS, {"model": "fake-model"}, "messages", "missing_required_parameter", "messages"),
+    (COMPLETIONS, CHAT | {"messages": []}, "messages", "bad_request", "at least one message"),
+    (COMPLETIONS, CHAT | {"messages": [{"role": "king"}]}, "messages[0].role", "invalid_value", "'king'"),
+    (COMPLETIONS, CHAT | {"messages": [{"role": "user"}]}, "messages[0]", "invalid_value", "content"),
+    (
+        COMPLETIONS,
+        CHAT | {"n": 129},
+        "n",
+        "integer_above_max_value",
+        "Invalid 'n': integer above maximum value. Expected a value <= 128, but got 129 instead.",
+    ),
+    (COMPLETIONS, CHAT | {"temperature": "hot"}, "temperature", "invalid_type", "a number"),
+    (COMPLETIONS, CHAT | {"stream_options": {}}, "stream_options", None, "only allowed when"),
+    (COMPLETIONS, CHAT | {"functions": [{}]}, "functions", "unsupported_parameter", "tools"),
+    (COMPLETIONS, CHAT | {"audio": {"voice": "x"}}, "audio", "unsupported_parameter", "audio"),
+    (COMPLETIONS, CHAT | {"modalities": ["audio"]}, "modalities[0]", "invalid_value", "'text'"),
+    (COMPLETIONS, CHAT | {"tools": [{"type": "custom"}]}, "tools[0]", "invalid_value", "file_search"),
+    (
+        COMPLETIONS,
+        CHAT | {"tools": [{"type": "file_search"}]},
+        "tools[0].vector_store_ids",
+        "missing_required_parameter",
+        "vector_store_ids",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "code", "words"),
+    INVALID,
+    ids=[f"{path.removeprefix('/v1/')} {param} {code}" for path, _, param, code, _ in INVALID],
+)
+def test_invalid_bodies(
+    http: httpx.Client, path: str, body: Any, param: str | None, code: str | None, words: str
+) -> None:
+    error = refused(http.post(path, json=body), 400)
+    assert (error["param"], error["code"], error["type"]) == (param, code, "invalid_request_error")
+    assert words in error["message"]
+
+
+def test_null_means_not_given(http: httpx.Client) -> None:
+    body = {
+        "name": None,
+        "metadata": None,
+        "file_ids": None,
+        "chunking_strategy": None,
+        "expires_after": None,
+    }
+    assert http.post("/v1/vector_stores", json=body).status_code == 200
+    assert (
+        http.post("/v1/chat/completions", json=CHAT | {"n": None, "tools": None, "stop": None}).status_code
+        == 200
+    )
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b'{"query": ' + b"[" * 5000, b'{"query": "\xff"}', b"null", b"NaN"]
+)
+def test_bodies_that_are_not_json_objects(http: httpx.Client, content: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    assert refused(http.post(f"{STORE}/search", content=content, headers=headers), 400)["message"]
+
+
+def test_text_that_is_not_unicode(http: httpx.Client) -> None:
+    """JSON can write half a surrogate pair; UTF-8 and the database cannot."""
+    headers = {"content-type": "application/json"}
+    half = "\ud800"
+    for path, body in (
+        (SEARCH, {"query": half}),
+        (STORES, {"metadata": {"a": half}}),
+        (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": half}]}),
+        (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": [{"type": "text", "text": half}]}]}),
+    ):
+        refused(http.post(path, content=json.dumps(body), headers=headers), 400)
+
+
+def deep_filter(depth: int) -> dict[str, Any]:
+    inner: dict[str, Any] = {"type": "eq", "key": "a", "value": 1}
+    for _ in range(depth):
+        inner = {"type": "and", "filters": [inner]}
+    return inner
+
+
+def test_deep_filters(http: httpx.Client, client: openai.OpenAI) -> None:
+    store = client.vector_stores.create()
+    path = f"/v1/vector_stores/{store.id}/search"
+    assert http.post(path, json={"query": "q", "filters": deep_filter(15)}).status_code == 200
+    for depth in (17, 300):
+        refused(http.post(path, json={"query": "q", "filters": deep_filter(depth)}), 400)
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "code"),
+    [
+        ("limit=0", "limit", "integer_below_min_value"),
+        ("limit=101", "limit", "integer_above_max_value"),
+        ("limit=many", "limit", "invalid_type"),
+        ("order=up", "order", "invalid_value"),
+    ],
+)
+def test_invalid_queries(http: httpx.Client, query: str, param: str, code: str) -> None:
+    error = refused(http.get(f"/v1/vector_stores?{query}"), 400)
+    assert (error["param"], error["code"]) == (param, code)
+
+
+@pytest.mark.parametrize(
+    "strange", ["vs_1", "%00", "..%2F..", "%ff", "x" * 3000, "'; drop table files; --", "😀"]
+)
+def test_unknown_and_malformed_ids_are_not_found(http: httpx.Client, strange: str) -> None:
+    for method, path in (
+        ("GET", "/v1/files/{}"),
+        ("DELETE", "/v1/files/{}"),
+        ("GET", "/v1/files/{}/content"),
+        ("GET", "/v1/vector_stores/{}"),
+        ("DELETE", "/v1/vector_stores/{}"),
+        ("GET", "/v1/vector_stores/{}/files"),
+        ("GET", "/v1/vector_stores/{}/files/file-1"),
+        ("GET", "/v1/vector_stores/vs_1/files/{}"),
+        ("DELETE", "/v1/vector_stores/vs_1/files/{}"),
+        ("GET", "/v1/vector_stores/vs_1/files/{}/content"),
+        ("GET", "/v1/files?after={}"),
+        ("GET", "/v1/models/{}"),
+    ):
+        error = refused(http.request(method, path.format(strange)), 404)
+        assert error["type"] == "invalid_request_error"
+    for path, body in (
+        (f"/v1/vector_stores/{strange}/search", {"query": "q"}),
+        (f"/v1/vector_stores/{strange}/files", {"file_id": "file-1"}),
+        ("/v1/vector_stores", {"file_ids": ["file-1"]}),
+        ("/v1/embeddings", {"model": "unknown", "input": "a"}),
+        ("/v1/chat/completions", CHAT | {"model": "unknown"}),
+    ):
+        refused(http.post(path, json=body), 404)
+
+
+def test_routes_methods_and_slashes(http: httpx.Client) -> None:
+    assert refused(http.get("/v1/unheard-of"), 404)["message"] == "Invalid URL (GET /v1/unheard-of)"
+    answer = http.put("/v1/files")
+    refused(answer, 405)
+    assert answer.headers["allow"]
+    refused(http.get("/v1/files/"), 404)
+    refused(http.post("/v1/responses", json={}), 404)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({}, "purpose", "missing_required_parameter"),
+        ({"purpose": "fun"}, "purpose", "invalid_value"),
+        ({"purpose": "batch", "colour": "red"}, "colour", "unknown_parameter"),
+        (
+            {"purpose": "batch", "expires_after[seconds]": "3600"},
+            "expires_after.anchor",
+            "missing_required_parameter",
+        ),
+        (
+            {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "3599"},
+            "expires_after.seconds",
+            "integer_below_min_value",
+        ),
+        (
+            {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "soon"},
+            "expires_after.seconds",
+            "invalid_type",
+        ),
+        (
+            {"purpose": "batch", "expires_after[anchor]": "now", "expires_after[seconds]": "3600"},
+            "expires_after.anchor",
+            "invalid_value",
+        ),
+    ],
+)
+def test_invalid_uploads(http: httpx.Client, fields: dict[str, str], param: str, code: str) -> None:
+    error = refused(http.post("/v1/files", data=fields, files={"file": ("a.txt", b"text")}), 400)
+    assert (error["param"], error["code"]) == (param, code)
+
+
+def test_uploads_that_are_no_form(http: httpx.Client) -> None:
+    form = {"content-type": "multipart/form-data; boundary=b"}
+    whole = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\ntext\r\n--b--\r\n'
+    for content, headers in (
+        (b"{}", {"content-type": "application/json"}),
+        (b"text", {"content-type": "multipart/form-data"}),
+        (b"text", form),
+        (b"", form),
+        (whole[:-10], form),
+        (whole[:-6] + whole, form),
+        (b"--b\r\nbroken\r\n\r\n--b--\r\n", form),
+        (b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n' + b"x" * 5000 + b"\r\n--b--\r\n", form),
+    ):
+        refused(http.post("/v1/files", content=content, headers=headers), 400)
+    nothing = http.post("/v1/files", files={"other": ("a.txt", b"text")}, data={"purpose": "batch"})
+    assert refused(nothing, 400)["param"] == "file"
+
+
+def test_a_file_that_is_too_large_is_refused_while_it_comes(
+    http: httpx.Client, client: openai.OpenAI
+) -> None:
+    before = {file.id for file in client.files.list()}
+    error = refused(http.post("/v1/files", data={"purpose": "batch"}, files={"file": b"x" * 1_000_001}), 400)
+    assert error["code"] == "file_too_large"
+
+    def endless() -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        for _ in range(40):
+            yield b"x" * 100_000
+
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    assert (
+        refused(http.post("/v1/files", content=endless(), headers=headers), 400)["code"] == "file_too_large"
+    )
+    assert {file.id for file in client.files.list()} == before
+
+
+def test_a_file_nobody_can_read_is_refused(http: httpx.Client) -> None:
+    sent = http.post(
+        "/v1/files", data={"purpose": "assistants"}, files={"file": ("a.xyz", b"\x00\x01\x02" * 99)}
+    )
+    assert refused(sent, 400)["code"] == "unsupported_file_type"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "headers"),
+    [
+        (ChatModelUnavailable("It is down."), 503, "llm_unavailable", {}),
+        (
+            ChatModelRateLimited("Slow down.", retry_after_s=2.4),
+            429,
+            "rate_limit_exceeded",
+            {"retry-after": "3"},
+        ),
+        (ChatModelRateLimited("Slow down."), 429, "rate_limit_exceeded", {"retry-after": None}),
+        (
+            UpstreamRejected("Too long.", param="messages", code="context_length_exceeded"),
+            400,
+            "context_length_exceeded",
+            {},
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_fails_at_once(
+    rag_on: Served,
+    http: httpx.Client,
+    error: SherlockError,
+    status: int,
+    code: str,
+    headers: Any,
+    stream: bool,
+) -> None:
+    rag_on.chat_model.error = error
+    answer = http.post("/v1/chat/completions", json=CHAT | {"stream": stream})
+    assert refused(answer, status)["code"] == code
+    assert {name: answer.headers.get(name) for name in headers} == headers
+
+
+def test_errors_have_the_published_shape(http: httpx.Client) -> None:
+    assert not violations("GET", "/v1/files/x", 404, http.get("/v1/files/x").json())
+
+
+def test_the_clients_exceptions(rag_on: Served, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.vector_stores.search("vs_1", query="")
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve("file-unknown")
+    rag_on.chat_model.error = ChatModelRateLimited("Slow down.")
+    with pytest.raises(openai.RateLimitError):
+        client.chat.completions.create(**CHAT)  # type: ignore[call-overload]
+
+
+def test_a_callers_request_id_is_kept(http: httpx.Client) -> None:
+    assert http.get("/health", headers={"x-request-id": "abc-123"}).headers["x-request-id"] == "abc-123"
+    assert http.get("/health", headers={"x-request-id": "a b\tc"}).headers["x-request-id"].startswith("req_")

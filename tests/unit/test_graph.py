@@ -1,0 +1,146 @@
+"""The chat use case on its own: order of events, what the model is shown, and how it is stopped."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from tests.fakes_models import FakeChatModel
+
+from sherlock.graph import Chat
+from sherlock.rag.domain.errors import (
+    ChatModelNotConfigured,
+    ChatModelUnavailable,
+    ModelNotFound,
+    RagDisabled,
+)
+from sherlock.rag.domain.models import (
+    DEFAULT_WORKSPACE,
+    AnswerEvent,
+    ChatRequest,
+    Done,
+    FileSearch,
+    Finished,
+    ModelEvent,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from sherlock.rag.tokens import Cl100kCounter
+
+COUNTER = Cl100kCounter()
+ASKED = ChatRequest("fake-model", ({"role": "user", "content": "How are you?"},))
+
+
+def chat(model: FakeChatModel | None, *, trim_history: bool = False) -> Chat:
+    return Chat(model, None, COUNTER, system_prompt="Cite.", trim_history=trim_history)
+
+
+async def answer(chat: Chat, request: ChatRequest = ASKED) -> list[AnswerEvent]:
+    return [event async for event in chat.answer(DEFAULT_WORKSPACE, request)]
+
+
+async def test_events_of_a_plain_answer() -> None:
+    model = FakeChatModel(reply="Very well")
+    assert await answer(chat(model)) == [
+        TextDelta("Very"),
+        TextDelta(" well"),
+        Finished("stop"),
+        Done(Usage(3, 2)),
+    ]
+    assert model.requests == [ASKED]
+
+
+async def test_usage_is_counted_where_the_model_gives_none() -> None:
+    call = ToolCallDelta(0, "call_1", "weigh", '{"animal": "mouse"}')
+    model = FakeChatModel(events=[TextDelta("Very well"), call, Finished("tool_calls")])
+    done = (await answer(chat(model)))[-1]
+    assert isinstance(done, Done)
+    assert done.usage.prompt_tokens == COUNTER.count("How are you?") + 4
+    assert done.usage.completion_tokens == COUNTER.count('Very wellweigh{"animal": "mouse"}')
+
+
+async def test_history_is_trimmed_for_a_small_model_only() -> None:
+    turns = [
+        {"role": role, "content": f"{turn} " + "word " * 50}
+        for turn in range(20)
+        for role in ("user", "assistant")
+    ]
+    request = ChatRequest("fake-model", (*turns, {"role": "user", "content": "And now?"}))
+    small, gateway = FakeChatModel(context_tokens=300), FakeChatModel(context_tokens=300)
+    await answer(chat(small, trim_history=True), request)
+    await answer(chat(gateway), request)
+    assert gateway.requests[0].messages == request.messages
+    kept = small.requests[0].messages
+    assert kept == request.messages[-len(kept) :]
+    assert 1 < len(kept) < 10
+
+
+@pytest.mark.parametrize(
+    ("configured", "asked", "found"),
+    [
+        ("fake-model", "fake-model", "fake-model"),
+        ("org/fake-model", "fake-model", "org/fake-model"),
+        ("org/fake-model", "org/fake-model", "org/fake-model"),
+        ("org/fake-model", "org", None),
+        ("fake-model", "FAKE-MODEL", None),
+        ("", "anything/at-all", "anything/at-all"),
+    ],
+)
+def test_names_of_the_model(configured: str, asked: str, found: str | None) -> None:
+    use_case = chat(FakeChatModel(name=configured))
+    if found is None:
+        with pytest.raises(ModelNotFound):
+            use_case.model_for(asked)
+    else:
+        assert use_case.model_for(asked) == found
+
+
+async def test_what_is_missing_is_said() -> None:
+    with pytest.raises(ChatModelNotConfigured):
+        await answer(chat(None))
+    with pytest.raises(RagDisabled):
+        await answer(chat(FakeChatModel()), ChatRequest("fake-model", (), FileSearch(("vs_1",), 5, 0.7)))
+
+
+async def test_errors_come_through_where_they_happen() -> None:
+    model = FakeChatModel(reply="one two", error=ChatModelUnavailable("It broke off."), error_after=1)
+    events = chat(model).answer(DEFAULT_WORKSPACE, ASKED)
+    assert await anext(events) == TextDelta("one")
+    with pytest.raises(ChatModelUnavailable):
+        await anext(events)
+
+
+@dataclass
+class Endless(FakeChatModel):
+    """Says something new every millisecond, until it is stopped."""
+
+    said: int = 0
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        async def events() -> AsyncIterator[ModelEvent]:
+            while True:
+                self.said += 1
+                yield TextDelta("on and ")
+                await asyncio.sleep(0.001)
+
+        iterator = events()
+        try:
+            yield iterator
+        finally:
+            await iterator.aclose()
+            self.stopped += 1
+
+
+async def test_closing_the_answer_stops_the_model() -> None:
+    model = Endless()
+    events = chat(model).answer(DEFAULT_WORKSPACE, ASKED)
+    async for _ in events:
+        break
+    await events.aclose()
+    assert model.stopped == 1
+    said = model.said
+    await asyncio.sleep(0.05)
+    assert model.said == said
