@@ -1,0 +1,144 @@
+"""What every `Reranker` does: the fake, and cross-encoders on ONNX Runtime and on torch."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes_models import FakeReranker
+
+from sherlock import local_models
+from sherlock.rag.adapters.reranker import FEWEST, CrossEncoderReranker, _sigmoid
+from sherlock.rag.domain.errors import RerankerUnavailable
+from sherlock.rag.domain.ports import Reranker
+
+QUERY = "how tall is the eiffel tower"
+TEXTS = [
+    "Bananas are rich in potassium and are eaten all over the world.",
+    "The eiffel tower is 330 metres tall and stands in Paris.",
+    "A tower of strength: a history of castles in Wales.",
+    "The recipe needs two eggs, flour and a little butter.",
+    "Paris has many museums, gardens and bridges.",
+]
+PLENTY_S = 60.0
+
+
+@pytest.fixture(scope="module")
+async def onnx(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CrossEncoderReranker]:
+    models = tmp_path_factory.mktemp("models")
+    found = local_models.find_reranker("", models)
+    assert found is not None
+    reranker = CrossEncoderReranker(found.name, lambda: local_models.reranker_folder("", models))
+    yield reranker
+    await reranker.close()
+
+
+@pytest.fixture(params=["fake", pytest.param("onnx", marks=pytest.mark.torch)])
+def reranker(request: pytest.FixtureRequest) -> Reranker:
+    return FakeReranker() if request.param == "fake" else request.getfixturevalue(request.param)
+
+
+async def test_the_answering_text_scores_best(reranker: Reranker) -> None:
+    scores = await reranker.rerank(QUERY, TEXTS, PLENTY_S)
+    assert len(scores) == len(TEXTS)
+    assert max(range(len(scores)), key=scores.__getitem__) == 1
+    assert all(0 <= score <= 1 for score in scores)
+
+
+async def test_scores_stand_in_the_order_of_the_texts(reranker: Reranker) -> None:
+    scores = await reranker.rerank(QUERY, TEXTS, PLENTY_S)
+    turned = await reranker.rerank(QUERY, TEXTS[::-1], PLENTY_S)
+    assert turned[::-1] == pytest.approx(scores, abs=0.1)  # int8 rounds by what else is in the batch
+    assert await reranker.rerank(QUERY, TEXTS, PLENTY_S) == scores
+
+
+async def test_too_small_a_budget_gives_nothing(reranker: Reranker) -> None:
+    await reranker.rerank(QUERY, TEXTS, PLENTY_S)
+    assert await reranker.rerank(QUERY, TEXTS, 0.0) == []
+
+
+async def test_fewer_texts_than_the_fewest_are_all_scored(reranker: Reranker) -> None:
+    assert len(await reranker.rerank(QUERY, TEXTS[:2], PLENTY_S)) == 2
+    assert await reranker.rerank(QUERY, [], PLENTY_S) == []
+
+
+async def test_strange_texts_are_scored_too(reranker: Reranker) -> None:
+    strange = ["", " ", "word " * 5000, "\x00\ud800 lone", "漢字🙂"]
+    assert len(await reranker.rerank("word " * 3000 + "\ud800", strange, PLENTY_S)) == len(strange)
+
+
+async def test_status(reranker: Reranker) -> None:
+    await reranker.rerank(QUERY, TEXTS, PLENTY_S)
+    status = await reranker.status()
+    assert status.state == "ready"
+    assert status.model
+
+
+@pytest.mark.torch
+async def test_the_budget_decides_how_many(onnx: CrossEncoderReranker) -> None:
+    await onnx.rerank(QUERY, TEXTS, PLENTY_S)
+    texts = ["The eiffel tower stands in Paris. " * 12] * 40
+    budget_s = 10 * 110 * onnx._cost_s  # pays for some ten of these
+    scores = await onnx.rerank(QUERY, texts, budget_s)
+    assert FEWEST <= len(scores) < 20
+
+
+@pytest.mark.torch
+async def test_the_packaged_model_is_named(onnx: CrossEncoderReranker) -> None:
+    assert (await onnx.status()).model == local_models.PACKAGED_RERANKER
+
+
+@pytest.mark.torch
+async def test_weights_for_torch_are_read_as_well(tmp_path: Path) -> None:
+    """A small cross-encoder with random weights: it ranks nothing well, but it must run."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    packaged = local_models.find_reranker("", tmp_path)
+    assert packaged is not None
+    folder = tmp_path / "tiny"
+    config = BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    config.num_labels = 1
+    BertForSequenceClassification(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+        shutil.copy(packaged.folder / name, folder)
+    reranker = CrossEncoderReranker("tiny", lambda: local_models.reranker_folder(str(folder), tmp_path))
+    scores = await reranker.rerank(QUERY, TEXTS, PLENTY_S)
+    status = await reranker.status()
+    await reranker.close()
+    assert len(scores) == len(TEXTS)
+    assert all(0 < score < 1 for score in scores)
+    assert (status.state, status.model) == ("ready", "tiny")
+
+
+async def test_a_missing_model_says_so() -> None:
+    def locate() -> Path:
+        raise local_models.ModelMissing("The model 'x' is not on this machine.")
+
+    reranker = CrossEncoderReranker("x", locate)
+    assert (await reranker.status()).state == "idle"
+    for _ in range(2):
+        with pytest.raises(RerankerUnavailable, match="is not on this machine"):
+            await reranker.rerank(QUERY, TEXTS, PLENTY_S)
+    status = await reranker.status()
+    assert (status.state, status.reason) == ("unavailable", "The model 'x' is not on this machine.")
+    await reranker.close()
+    with pytest.raises(RerankerUnavailable, match="stopped"):
+        await reranker.rerank(QUERY, TEXTS, PLENTY_S)
+
+
+@pytest.mark.torch
+async def test_a_caller_who_goes_away_frees_the_thread(onnx: CrossEncoderReranker) -> None:
+    await onnx.rerank(QUERY, TEXTS, PLENTY_S)
+    long = asyncio.create_task(onnx.rerank(QUERY, ["The tower. " * 150] * 400, 10_000))
+    await asyncio.sleep(0.2)
+    long.cancel()
+    assert await asyncio.wait_for(onnx.rerank(QUERY, TEXTS, PLENTY_S), 30)
+
+
+@given(st.floats(-1000, 1000))
+def test_sigmoid(logit: float) -> None:
+    assert 0 <= _sigmoid(logit) <= 1
+    assert _sigmoid(logit) + _sigmoid(-logit) == pytest.approx(1)
