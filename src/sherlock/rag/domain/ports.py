@@ -151,6 +151,8 @@ class IngestQueue(Protocol):
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
         """The oldest job that is due, leased to `owner`; `None` when there is none.
 
+        A membership that is no longer `in_progress` (cancelled) has lost its lease.
+
         A job whose lease ran out is due. One that has used up its attempts is failed here, not claimed.
         """
 
@@ -267,5 +269,8 @@ class ChatModel(Protocol):
 class TokenCounter(Protocol):
     def count(self, text: str) -> int:
         """cl100k_base tokens; special-token spellings in the text count as plain text."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of cl100k_base token ids. Raises `ValueError` for an unknown id."""
 
 

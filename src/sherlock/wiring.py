@@ -1,0 +1,300 @@
+"""The composition root: settings in, use cases out. The only module (beside tests) that names an adapter."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from sherlock import local_models
+from sherlock.config import Settings
+from sherlock.graph import Chat
+from sherlock.rag.adapters.chat_model import OpenAIChatModel
+from sherlock.rag.application.retrieve import Retriever
+from sherlock.rag.domain.errors import RagDisabled, Unavailable
+from sherlock.rag.domain.models import ChunkingStrategy
+from sherlock.rag.domain.ports import ChatModel, Embedder, FileStore, IngestQueue, Reranker, TokenCounter
+from sherlock.rag.tokens import Cl100kCounter
+from sherlock.readiness import Check, Readiness, off, proven_by
+
+if TYPE_CHECKING:
+    from sherlock.rag.adapters.postgres import Database
+    from sherlock.rag.application.files import Files
+    from sherlock.rag.application.ingest import Ingestor
+    from sherlock.rag.application.vector_stores import VectorStores
+
+log = logging.getLogger(__name__)
+
+MIGRATE_AGAIN_S = 2.0
+REMOTE_CONTEXT_TOKENS = 6_000
+LOCAL_CONTEXT_TOKENS = 800
+"""The packaged model loses facts in longer prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rag:
+    """Everything that needs retrieval to be on."""
+
+    files: "Files"
+    vector_stores: "VectorStores"
+    retriever: Retriever
+    embedder: Embedder
+    ingestor: "Ingestor"
+    queue: IngestQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    settings: Settings
+    chat: Chat
+    chat_model: ChatModel | None
+    """`None`: none is configured."""
+    rag: Rag | None
+    """`None`: RAG is off."""
+    counter: TokenCounter
+    readiness: Readiness
+
+    def require_rag(self) -> Rag:
+        if self.rag is None:
+            raise RagDisabled
+        return self.rag
+
+
+Model = Literal["embedder", "reranker", "llm"]
+
+
+@asynccontextmanager
+async def open_services(settings: Settings, *, warm_up: Collection[Model] = ()) -> AsyncIterator[Services]:
+    """Build everything the settings ask for, and close it in reverse.
+
+    Nothing outside need be up yet: what is down says so through `readiness`, and recovers by itself. Models
+    in `warm_up` begin to load in the background, the others at first use.
+    """
+    async with AsyncExitStack() as stack:
+        counter = Cl100kCounter()
+        chat_model = _chat_model(settings, stack, warm_up)
+        parts = ("postgres", "file_store", "embedder", "reranker", "llm", "nats")
+        checks: dict[str, Check] = dict.fromkeys(parts, off)
+        if chat_model is not None:
+            checks["llm"] = chat_model.status
+        rag = None
+        if settings.rag_enabled:
+            rag = await _rag(settings, counter, checks, stack, warm_up)
+        chat = Chat(
+            chat_model,
+            rag.retriever if rag else None,
+            counter,
+            system_prompt=settings.system_prompt,
+            trim_history=settings.chat_provider == "local",
+        )
+        yield Services(settings, chat, chat_model, rag, counter, Readiness(checks))
+
+
+async def migrate(settings: Settings) -> None:
+    """Bring the schema up to date. Raises `DatabaseUnavailable`."""
+    async with AsyncExitStack() as stack:
+        owner_url = await _owner_url(settings, stack)
+        await _migrate(settings, owner_url, _embedder(settings, stack, ()))
+
+
+# ── parts ───────────────────────────────────────────────────────────────────
+
+
+async def _rag(
+    settings: Settings,
+    counter: TokenCounter,
+    checks: dict[str, Check],
+    stack: AsyncExitStack,
+    warm_up: Collection[Model],
+) -> Rag:
+    # Imported here, as in the other parts: a gateway without RAG starts without them.
+    from sherlock.rag.adapters.pgvector import PgvectorIndex
+    from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
+    from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
+    from sherlock.rag.application.files import Files
+    from sherlock.rag.application.ingest import Ingestor
+    from sherlock.rag.application.vector_stores import VectorStores
+
+    embedder = _embedder(settings, stack, warm_up)
+    reranker = _reranker(settings, stack, warm_up)
+    file_store = _file_store(settings, stack)
+    database = await _database(settings, embedder, stack)
+    catalog = PostgresCatalog(database)
+    index = PgvectorIndex(database)
+    queue = PostgresIngestQueue(database)
+    stack.push_async_callback(queue.close)
+    checks["postgres"] = proven_by(database.check)
+    checks["file_store"] = proven_by(file_store.check)
+    checks["embedder"] = embedder.status
+    if reranker is not None:
+        checks["reranker"] = reranker.status
+    return Rag(
+        files=Files(catalog, file_store, settings.max_file_bytes),
+        vector_stores=VectorStores(
+            catalog,
+            index,
+            embedder,
+            ChunkingStrategy(settings.chunk_size_tokens, settings.chunk_overlap_tokens),
+        ),
+        retriever=Retriever(
+            catalog,
+            index,
+            embedder,
+            reranker,
+            candidates=settings.retrieval_candidate_k,
+            rerank_budget_s=settings.rerank_budget_ms / 1000,
+        ),
+        embedder=embedder,
+        ingestor=Ingestor(file_store, index, embedder, counter),
+        queue=queue,
+    )
+
+
+class _Loadable(Protocol):
+    """A model that loads at first use, or in the background when it is started."""
+
+    def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def _keep(model: _Loadable, stack: AsyncExitStack, *, warm: bool) -> None:
+    stack.push_async_callback(model.close)
+    if warm:
+        model.start()
+
+
+def _models_dir(settings: Settings) -> Path:
+    return settings.models_dir or settings.data_dir / "models"
+
+
+def _chat_model(settings: Settings, stack: AsyncExitStack, warm_up: Collection[Model]) -> ChatModel | None:
+    if settings.chat_provider == "openai-compatible":
+        remote = OpenAIChatModel(
+            settings.llm_base_url,
+            settings.llm_api_key.get_secret_value(),
+            settings.llm_model,
+            context_tokens=settings.llm_context_tokens or REMOTE_CONTEXT_TOKENS,
+            timeout_s=settings.llm_timeout_s,
+        )
+        stack.push_async_callback(remote.close)
+        return remote
+    if settings.chat_provider == "local":
+        from sherlock.rag.adapters.local_chat_model import LocalChatModel
+
+        local = LocalChatModel(
+            lambda: local_models.local_llm_folder(_models_dir(settings)),
+            context_tokens=settings.llm_context_tokens or LOCAL_CONTEXT_TOKENS,
+            timeout_s=settings.llm_timeout_s,
+        )
+        _keep(local, stack, warm="llm" in warm_up)
+        return local
+    return None
+
+
+def _embedder(settings: Settings, stack: AsyncExitStack, warm_up: Collection[Model]) -> Embedder:
+    if settings.encoder_model == "hash":
+        from sherlock.rag.adapters.hash_embedder import HashEmbedder
+
+        hashed = HashEmbedder()
+        stack.push_async_callback(hashed.close)
+        return hashed
+    from sherlock.rag.adapters.embedder import SentenceTransformersEmbedder
+
+    models_dir = _models_dir(settings)
+    found = local_models.find_encoder(settings.encoder_model, models_dir)
+    embedder = SentenceTransformersEmbedder(
+        found.name if found else settings.encoder_model,
+        lambda: local_models.encoder_folder(settings.encoder_model, models_dir),
+        dimension=local_models.encoder_dimension(found.folder) if found else None,
+    )
+    _keep(embedder, stack, warm="embedder" in warm_up)
+    return embedder
+
+
+def _reranker(settings: Settings, stack: AsyncExitStack, warm_up: Collection[Model]) -> Reranker | None:
+    if settings.reranker_model == "none":
+        return None
+    from sherlock.rag.adapters.reranker import CrossEncoderReranker
+
+    models_dir = _models_dir(settings)
+    found = local_models.find_reranker(settings.reranker_model, models_dir)
+    reranker = CrossEncoderReranker(
+        found.name if found else settings.reranker_model or local_models.DEFAULT_RERANKER,
+        lambda: local_models.reranker_folder(settings.reranker_model, models_dir),
+    )
+    _keep(reranker, stack, warm="reranker" in warm_up)
+    return reranker
+
+
+def _file_store(settings: Settings, stack: AsyncExitStack) -> FileStore:
+    if settings.file_store == "local":
+        from sherlock.rag.adapters.local_files import LocalFileStore
+
+        folder = LocalFileStore(settings.data_dir / "files")
+        stack.push_async_callback(folder.close)
+        return folder
+    from sherlock.rag.adapters.minio import MinioFileStore
+
+    bucket = MinioFileStore(
+        settings.minio_endpoint,
+        settings.minio_access_key.get_secret_value(),
+        settings.minio_secret_key.get_secret_value(),
+        settings.minio_bucket,
+        secure=settings.minio_secure,
+    )
+    stack.push_async_callback(bucket.close)
+    return bucket
+
+
+async def _owner_url(settings: Settings, stack: AsyncExitStack) -> str:
+    if url := settings.postgres_url.get_secret_value():
+        return url
+    from sherlock.embedded import open_embedded
+
+    embedded = await stack.enter_async_context(await open_embedded(settings.data_dir))
+    return embedded.owner_url
+
+
+async def _database(settings: Settings, embedder: Embedder, stack: AsyncExitStack) -> "Database":
+    from sherlock.rag.adapters.postgres import Database, service_url
+
+    owner_url = await _owner_url(settings, stack)
+    password = settings.postgres_app_password.get_secret_value()
+    database = await Database.open(
+        service_url(owner_url, password or None), pool_size=settings.postgres_pool_size
+    )
+    stack.push_async_callback(database.close)
+    try:
+        await _migrate(settings, owner_url, embedder)
+    except Unavailable as error:
+        log.warning("database not ready at start; trying again", extra={"reason": error.message})
+        trying = asyncio.ensure_future(_keep_migrating(settings, owner_url, embedder))
+        stack.push_async_callback(_ended, trying)
+    return database
+
+
+async def _migrate(settings: Settings, owner_url: str, embedder: Embedder) -> None:
+    from sherlock.rag.adapters.postgres import migrate
+
+    # Unavailable while a model that must be fetched first has not said how long its vectors are.
+    dimension = embedder.encoder.dimension
+    password = settings.postgres_app_password.get_secret_value()
+    await migrate(owner_url, app_password=password or None, dimension=dimension)
+
+
+async def _keep_migrating(settings: Settings, owner_url: str, embedder: Embedder) -> None:
+    while True:
+        await asyncio.sleep(MIGRATE_AGAIN_S)
+        with contextlib.suppress(Unavailable):
+            await _migrate(settings, owner_url, embedder)
+            log.info("database is up to date")
+            return
+
+
+async def _ended(task: "asyncio.Future[None]") -> None:
+    task.cancel()
+    await asyncio.wait({task})

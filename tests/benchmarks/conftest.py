@@ -1,0 +1,3 @@
+from tests.integration.conftest import folder
+
+__all__ = ["folder"]

@@ -1,0 +1,86 @@
+"""The command line on real parts, without any server beside it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.integration.processes import MODELS, Deployment, deployment
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def sherlock(running: Deployment, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "sherlock.cli", *arguments],
+        env=dict(running.environ),
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    (tmp_path / "turbine.txt").write_text(
+        "The emergency shut-off code of the Marlowe turbine is KX-4471-Q.\n"
+    )
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "garden.md").write_text("# Garden\n\nIt opens at nine.\n")
+    (tmp_path / "notes" / ".hidden.txt").write_text("not for others")
+    return tmp_path
+
+
+def test_ingest_then_search(folder: Path, documents: Path) -> None:
+    fast = deployment(folder, encoder_model="hash", reranker_model="none")
+    done = sherlock(fast, "ingest", str(documents), "--store", "plant")
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 files are in store plant" in done.stdout
+
+    found = sherlock(fast, "search", "shut-off code of the turbine", "--store", "plant", "--limit", "1")
+    assert found.returncode == 0, found.stderr
+    assert "turbine.txt" in found.stdout
+    assert "KX-4471-Q" in found.stdout
+
+    (documents / "empty.txt").touch()
+    partly = sherlock(fast, "ingest", str(documents / "empty.txt"), "--store", "plant")
+    assert partly.returncode == 1
+    assert "no text" in partly.stderr
+
+    missing = sherlock(fast, "search", "anything", "--store", "nowhere")
+    assert missing.returncode == 1
+    assert "there is no vector store 'nowhere'" in missing.stderr
+
+
+@pytest.mark.torch
+def test_ask_answers_and_names_its_source(folder: Path, documents: Path) -> None:
+    real = deployment(folder)
+    assert sherlock(real, "ingest", str(documents / "turbine.txt"), "--store", "plant").returncode == 0
+    asked = sherlock(real, "ask", "What is the shut-off code of the Marlowe turbine?", "--store", "plant")
+    assert asked.returncode == 0, asked.stderr
+    assert "KX-4471-Q" in asked.stdout
+    assert "turbine.txt" in asked.stdout
+
+
+@pytest.mark.torch
+def test_prepare_models_is_quick_when_it_is_done(folder: Path) -> None:
+    done = sherlock(deployment(folder), "models", "prepare", "--into", str(MODELS))
+    assert done.returncode == 0, done.stderr
+    assert "all-MiniLM-L6-v2, cross-encoder/ms-marco-MiniLM-L-12-v2, smollm2" in done.stdout
+
+
+def test_wrong_settings_stop_the_start_and_are_named(folder: Path) -> None:
+    wrong = deployment(folder, chunk_sice_tokens="100", port="seven")
+    told = sherlock(wrong, "serve")
+    assert told.returncode == 78
+    assert "SHERLOCK_CHUNK_SICE_TOKENS is not a setting" in told.stderr
+    assert "SHERLOCK_CHUNK_SIZE_TOKENS?" in told.stderr
+    assert "SHERLOCK_PORT" in told.stderr
+    assert "seven" not in told.stderr, "a value may be a secret"
+
+
+def test_migrate_runs_twice(folder: Path) -> None:
+    fast = deployment(folder, encoder_model="hash")
+    for _ in range(2):
+        done = sherlock(fast, "migrate")
+        assert done.returncode == 0, done.stderr

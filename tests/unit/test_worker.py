@@ -1,0 +1,167 @@
+"""The worker over in-memory ports: how a job is settled, whatever becomes of it."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from tests.fakes import InMemoryCatalog, InMemoryIngestQueue
+from tests.fakes_files import InMemoryFileStore
+from tests.fakes_index import InMemoryChunkIndex
+
+from sherlock.rag.adapters.hash_embedder import HashEmbedder
+from sherlock.rag.application.ingest import Ingestor
+from sherlock.rag.application.vector_stores import VectorStores
+from sherlock.rag.domain.models import ChunkingStrategy, StoredFile, Vector, VectorStoreFile, WorkspaceId
+from sherlock.rag.tokens import Cl100kCounter
+from sherlock.worker import Worker, owner_name
+
+HERE = WorkspaceId("here")
+LEASE_S = 0.3
+
+
+class SlowEmbedder(HashEmbedder):
+    """Begins and does not end until it is let go; `broken` makes it fail as a fault of ours would."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.begun = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self.broken = False
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[Vector]]:
+        self.begun.set()
+        await self.let_go.wait()
+        if self.broken:
+            raise ZeroDivisionError("a secret out of the document")
+        return await super().embed_documents(texts)
+
+
+@dataclass
+class Bench:
+    catalog: InMemoryCatalog = field(default_factory=InMemoryCatalog)
+    files: InMemoryFileStore = field(default_factory=InMemoryFileStore)
+    embedder: SlowEmbedder = field(default_factory=SlowEmbedder)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.embedder.let_go.set()
+        self.queue = InMemoryIngestQueue(self.catalog.state, max_attempts=2)
+        self.index = InMemoryChunkIndex(self.catalog.state)
+        self.stores = VectorStores(self.catalog, self.index, self.embedder, ChunkingStrategy(100, 10))
+        ingestor = Ingestor(self.files, self.index, self.embedder, Cl100kCounter())
+        self.worker = Worker(self.queue, ingestor, slots=2, lease_s=LEASE_S)
+
+    async def attach(self, filename: str = "note.txt", content: bytes = b"It opens at nine.") -> str:
+        """The id of a store with one queued file, `file-1`."""
+        file = StoredFile("file-1", HERE, filename, "assistants", len(content), "0" * 64, 1_700_000_000)
+        await self.catalog.add_file(file)
+        self.files.blobs[file.blob_key] = content
+        return (await self.stores.create(HERE, file_ids=[file.id])).id
+
+    async def settled(self, store_id: str) -> VectorStoreFile:
+        return await self.stores.wait(HERE, store_id, "file-1", 10)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def running(bench: Bench) -> "asyncio.Task[None]":
+    return asyncio.create_task(bench.worker.run(bench.stop))
+
+
+async def ended(bench: Bench, work: "asyncio.Task[None]") -> None:
+    bench.stop.set()
+    await asyncio.wait_for(work, 5)
+
+
+async def test_a_file_is_completed(bench: Bench) -> None:
+    store_id = await bench.attach()
+    work = await running(bench)
+    member = await bench.settled(store_id)
+    assert (member.status, member.chunk_count) == ("completed", 1)
+    await ended(bench, work)
+
+
+async def test_a_bad_document_fails_for_good_with_its_reason(bench: Bench) -> None:
+    store_id = await bench.attach("note.txt", b"  \n ")
+    work = await running(bench)
+    member = await bench.settled(store_id)
+    assert member.status == "failed"
+    assert member.last_error is not None
+    assert member.last_error.code == "invalid_file"
+    assert await bench.queue.depth() == 0
+    await ended(bench, work)
+
+
+async def test_an_outage_gives_the_job_back_with_a_delay(bench: Bench) -> None:
+    store_id = await bench.attach()
+    bench.files.down = True
+    work = await running(bench)
+    [job] = bench.catalog.state.jobs.values()
+    async with asyncio.timeout(5):
+        while not job.failures:  # noqa: ASYNC110 - a fake has no event for it
+            await asyncio.sleep(0.01)
+    member = await bench.stores.get_file(HERE, store_id, "file-1")
+    assert member.status == "in_progress"
+    assert await bench.queue.claim("another", 1) is None, "it is not due yet"
+    await ended(bench, work)
+
+
+async def test_a_fault_of_ours_never_shows_its_text(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.queue = InMemoryIngestQueue(bench.catalog.state, max_attempts=1)
+    bench.worker = Worker(bench.queue, bench.worker.ingestor, slots=1, lease_s=LEASE_S)
+    bench.embedder.broken = True
+    store_id = await bench.attach()
+    work = await running(bench)
+    member = await bench.settled(store_id)
+    assert member.status == "failed"
+    assert member.last_error is not None
+    assert member.last_error.code == "server_error"
+    assert "secret" not in member.last_error.message + caplog.text
+    await ended(bench, work)
+
+
+async def test_a_long_job_keeps_its_lease(bench: Bench) -> None:
+    bench.embedder.let_go.clear()
+    store_id = await bench.attach()
+    work = await running(bench)
+    await bench.embedder.begun.wait()
+    await asyncio.sleep(LEASE_S * 2)
+    assert await bench.queue.claim("another", 1) is None, "the heartbeat holds it"
+    bench.embedder.let_go.set()
+    assert (await bench.settled(store_id)).status == "completed"
+    await ended(bench, work)
+
+
+async def test_stopping_gives_a_running_job_back_unharmed(bench: Bench) -> None:
+    bench.embedder.let_go.clear()
+    await bench.attach()
+    work = await running(bench)
+    await bench.embedder.begun.wait()
+    await ended(bench, work)
+    job = await bench.queue.claim("another", 30)
+    assert job is not None, "it is due at once"
+    assert job.lease.attempt == 2
+
+
+async def test_a_job_whose_file_is_deleted_ends_quietly(bench: Bench) -> None:
+    bench.embedder.let_go.clear()
+    store_id = await bench.attach()
+    work = await running(bench)
+    await bench.embedder.begun.wait()
+    await bench.catalog.delete_file(HERE, "file-1")
+    bench.embedder.let_go.set()
+    member = await bench.settled(store_id)
+    assert (member.status, member.last_error and member.last_error.message) == (
+        "failed",
+        "file deleted during ingestion",
+    )
+    await ended(bench, work)
+    assert await bench.queue.depth() == 0
+
+
+def test_owners_differ() -> None:
+    assert owner_name() != owner_name()
