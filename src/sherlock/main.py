@@ -100,6 +100,8 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         # The pages of FastAPI load their scripts from elsewhere; the document itself is at /openapi.json.
         docs_url=None,
         redoc_url=None,
+        # Its own spans and logs hold whole addresses and the inputs that failed validation.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     # The last one added is the outermost.
     if not settings.rag_enabled:

@@ -136,9 +136,9 @@ UNSET = Unset()
 class VectorStoreChanges:
     """An update: `UNSET` keeps the stored value, `None` clears it."""
 
-    name: str | None | Unset = UNSET
-    metadata: Metadata | None | Unset = UNSET
-    expires_after_days: int | None | Unset = UNSET
+    name: str | Unset | None = UNSET
+    metadata: Metadata | Unset | None = UNSET
+    expires_after_days: int | Unset | None = UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What the core needs of the outside. A caller may rely on what stands here and on nothing else.
 
 Every method may raise the `Unavailable` of its part (transient). Where a `workspace_id` is asked, nothing of
-another workspace is read, changed or revealed: a foreign id is `NotFound`. Each port has one behaviour suite in
-`tests/ports`, run against the fake and every real adapter.
+another workspace is read, changed or revealed: a foreign id is `NotFound`. Each port has one behaviour suite
+in `tests/ports`, run against the fake and every real adapter.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -28,10 +28,10 @@ from sherlock.rag.domain.models import (
     Purpose,
     Status,
     StoredFile,
+    Vector,
     VectorStore,
     VectorStoreChanges,
     VectorStoreFile,
-    Vector,
     WorkspaceId,
 )
 
@@ -77,8 +77,9 @@ class Catalog(Protocol):
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
         """Remove the file, its memberships, jobs and chunks; return what it was. Raises `NotFound`."""
 
-    async def add_vector_store(self, store: VectorStore, file_ids: Sequence[str],
-                               chunking: ChunkingStrategy) -> VectorStore:
+    async def add_vector_store(
+        self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
+    ) -> VectorStore:
         """Create, and attach the files in the same transaction. Raises `NotFound` for an unknown file."""
 
     async def get_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
@@ -98,7 +99,7 @@ class Catalog(Protocol):
         """Raises `NotFound`. Counts as activity."""
 
     async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
-        """Note activity: `last_active_at` is now, and an expiry counts from it. Unknown ids are passed over."""
+        """Note activity: `last_active_at` is now, and expiry counts from it. Unknown ids are passed over."""
 
     async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
         """Remove the store, its memberships, jobs and chunks; the files stay. Raises `NotFound`."""
@@ -115,9 +116,9 @@ class Catalog(Protocol):
     ) -> VectorStoreFile:
         """Write the membership (`in_progress`) and its job, and wake a worker, in one transaction.
 
-        A file that is attached already is not ingested again: its row comes back, `failed` and `cancelled` ones
-        are queued anew (with `chunking`), given attributes replace the old. Raises `NotFound` for store or
-        file, `Conflict` when `chunking_given` and the sizes differ from those of a row that is not retried.
+        A file that is attached already is not ingested again: its row comes back, `failed` and `cancelled`
+        ones are queued anew (with `chunking`), given attributes replace the old. Raises `NotFound` for store
+        or file, `Conflict` when `chunking_given` and the sizes differ from those of a row not retried.
         """
 
     async def get_membership(
@@ -272,5 +273,3 @@ class TokenCounter(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of cl100k_base token ids. Raises `ValueError` for an unknown id."""
-
-

@@ -1,0 +1,310 @@
+"""`ChunkIndex` in PostgreSQL: dense search with pgvector, keyword search with our own terms under GIN.
+
+Here is what writes and reads chunks; `search.py` finds them.
+"""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pgvector import HalfVector
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sherlock.rag import terms
+from sherlock.rag.adapters.pgvector.search import find_candidates
+from sherlock.rag.adapters.pgvector.values import sparse, storable
+from sherlock.rag.adapters.postgres import Database, driver
+from sherlock.rag.domain.errors import DatabaseUnavailable, InvalidFile, LeaseLost
+from sherlock.rag.domain.models import Candidate, EmbeddedChunk, IndexQuery, Lease, Published, WorkspaceId
+
+_BYTES_PER_FLOAT = 2  # halfvec
+
+# ── statements ──────────────────────────────────────────────────────────────
+
+# The job of a lease that still holds, and the numbers of its store and file. The store is kept from being
+# deleted until we end: its deletion locks the store before the membership, and so must we.
+_LOCK_STORE = text("""
+    select s.store_no, s.dimension, j.workspace_id, j.vector_store_id, j.file_id
+    from ingest_jobs j
+    join vector_stores s on s.workspace_id = j.workspace_id and s.id = j.vector_store_id
+    where j.id = :job and j.attempt = :attempt and j.state = 'running'
+    for key share of s
+""")
+
+# The membership, so that two runs cannot interleave, and a file that has gone is noticed.
+_LOCK_MEMBERSHIP = text("""
+    select file_no, status
+    from vector_store_files
+    where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+    for update
+""")
+
+# The job itself, last: while it is locked nobody can claim it. No row: the lease is lost.
+_LOCK_JOB = text("""
+    select 1 from ingest_jobs
+    where id = :job and attempt = :attempt and state = 'running'
+    for update
+""")
+
+# What finished attempts left behind.
+_STAGED = text("""
+    select i.chunk_index, i.digest
+    from ingest_chunks i
+    join ingest_jobs j on j.id = i.job_id
+    where i.job_id = :job and j.attempt = :attempt and j.state = 'running'
+""")
+
+# For keys, which carry the store's number.
+_STORE_OF_JOB = text("""
+    select s.store_no
+    from ingest_jobs j
+    join vector_stores s on s.workspace_id = j.workspace_id and s.id = j.vector_store_id
+    where j.id = :job
+""")
+
+# Before the same chunks are copied in again.
+_UNSTAGE = text("""
+    delete from ingest_chunks where job_id = :job and chunk_index = any(CAST(:indices as int[]))
+""")
+
+_STAGE_COLUMNS = (
+    "job_id", "chunk_index", "digest", "content", "char_start", "char_end", "page", "heading",
+    "windows", "weights", "keys",
+)  # fmt: skip
+
+# An earlier attempt may have cut the text into more chunks.
+_DROP_SURPLUS = text("delete from ingest_chunks where job_id = :job and chunk_index >= :chunk_count")
+
+# Whether all of the file is there.
+_COUNT_STAGED = text("select count(*) from ingest_chunks where job_id = :job")
+
+# The file as it stands in the index.
+_MEASURE = text("""
+    select count(*) as chunks,
+           coalesce(sum(octet_length(c.content)), 0) as content_bytes,
+           coalesce(sum(w.windows), 0) as windows
+    from knowledge_chunks c
+    cross join lateral (
+        select count(*) as windows from chunk_windows w where w.chunk_id = c.id and w.store_no = c.store_no
+    ) w
+    where c.workspace_id = :workspace and c.vector_store_id = :store and c.file_id = :file
+""")
+
+# Document frequencies change by what the new chunks hold more, or less, than the old ones. In key order, as
+# every writer of this table does, so that two cannot deadlock; last in the transaction, so that others wait
+# little.
+_COUNT_TERMS = text("""
+    insert into term_df (store_no, key, df)
+    select :store_no, key, step
+    from unnest(CAST(:keys as int[]), CAST(:steps as int[])) as change (key, step)
+    order by key
+    on conflict (store_no, key) do update set df = greatest(term_df.df + excluded.df, 0)
+""")
+
+# In how many of the chunks that are about to go each key stands.
+_FORMER_KEYS = text("""
+    select k as key, count(*) as df
+    from knowledge_chunks c
+    join chunk_terms t on t.chunk_id = c.id
+    cross join lateral unnest(t.keys) as k
+    where c.workspace_id = :workspace and c.vector_store_id = :store and c.file_id = :file
+      and t.store_no = :store_no
+    group by k
+""")
+
+# The same for the chunks that are about to come.
+_STAGED_KEYS = text("""
+    select k as key, count(*) as df
+    from ingest_chunks i
+    cross join lateral unnest(i.keys) as k
+    where i.job_id = :job
+    group by k
+""")
+
+# Windows and terms go along by foreign key.
+_DELETE_CHUNKS = text("""
+    delete from knowledge_chunks
+    where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+""")
+
+# Staged chunks become the file's chunks, with a row for every window and one for the terms.
+_PUBLISH = text("""
+    with published as (
+        insert into knowledge_chunks (workspace_id, vector_store_id, file_id, store_no, file_no, chunk_index,
+                                      content, char_start, char_end, page, heading)
+        select :workspace, :store, :file, :store_no, :file_no, chunk_index,
+               content, char_start, char_end, page, heading
+        from ingest_chunks
+        where job_id = :job
+        order by chunk_index
+        returning id, chunk_index
+    ), windows as (
+        insert into chunk_windows (chunk_id, part, store_no, file_no, dim, embedding)
+        select p.id, w.part - 1, :store_no, :file_no, :dimension, w.embedding
+        from published p
+        join ingest_chunks i on i.job_id = :job and i.chunk_index = p.chunk_index
+        cross join lateral unnest(i.windows) with ordinality as w (embedding, part)
+    )
+    insert into chunk_terms (chunk_id, store_no, file_no, weights, keys)
+    select p.id, :store_no, :file_no, i.weights, i.keys
+    from published p
+    join ingest_chunks i on i.job_id = :job and i.chunk_index = p.chunk_index
+""")
+
+# They have moved.
+_DELETE_STAGED = text("delete from ingest_chunks where job_id = :job")
+
+# What search takes its estimates from.
+_WRITE_COUNTS = text("""
+    update vector_store_files
+    set chunk_count = :chunk_count, window_count = :window_count, usage_bytes = :usage_bytes
+    where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+""")
+
+# A file's chunks in order.
+_CHUNKS = text("""
+    select char_start, char_end, content
+    from knowledge_chunks
+    where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+    order by chunk_index
+""")
+
+
+class PgvectorIndex:
+    """Chunks in `knowledge_chunks`, their vectors in `chunk_windows`, their terms in `chunk_terms`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def staged(self, lease: Lease) -> Mapping[int, bytes]:
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(_STAGED, {"job": lease.job_id, "attempt": lease.attempt})
+            return {row.chunk_index: row.digest for row in rows}
+
+    async def stage(self, lease: Lease, chunks: Sequence[EmbeddedChunk]) -> None:
+        latest = {embedded.chunk.index: embedded for embedded in chunks}
+        async with self._database.transaction() as connection:
+            found = await connection.execute(_STORE_OF_JOB, {"job": lease.job_id})
+            store_no = found.scalar_one_or_none()
+        if store_no is None:
+            raise LeaseLost
+        # Analysis takes a while and needs no connection: a store keeps its number.
+        records = await asyncio.to_thread(_staged_records, lease.job_id, store_no, latest)
+        async with self._database.transaction() as connection:
+            await _lock_job(connection, lease)
+            await connection.execute(_UNSTAGE, {"job": lease.job_id, "indices": list(latest)})
+            copying = await driver(connection)
+            await copying.copy_records_to_table(
+                "ingest_chunks", schema_name="sherlock", records=records, columns=_STAGE_COLUMNS
+            )
+
+    async def publish(self, lease: Lease, chunk_count: int) -> Published:
+        async with self._database.transaction() as connection:
+            target = await _lock_target(connection, lease)
+            await connection.execute(_DROP_SURPLUS, target.job | {"chunk_count": chunk_count})
+            staged = (await connection.execute(_COUNT_STAGED, target.job)).scalar_one()
+            changes: dict[int, int] = {}
+            # Nothing staged where something should be: this job has published, and only its answer was lost.
+            if staged or not chunk_count:
+                changes = await _term_changes(connection, target)
+                await connection.execute(_DELETE_CHUNKS, target.file)
+                await connection.execute(_PUBLISH, target.file | target.job | target.numbers)
+                await connection.execute(_DELETE_STAGED, target.job)
+            published = await _measure(connection, target)
+            if published.chunk_count != chunk_count:
+                raise DatabaseUnavailable(
+                    "Some finished chunks of the file are missing; they must be made again."
+                )
+            await connection.execute(_WRITE_COUNTS, target.file | asdict(published))
+            await connection.execute(
+                _COUNT_TERMS,
+                {"store_no": target.store_no, "keys": list(changes), "steps": list(changes.values())},
+            )
+            return published
+
+    async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
+        asked = await asyncio.to_thread(terms.terms, query.text)
+        async with self._database.transaction() as connection:
+            return await find_candidates(connection, workspace_id, query, asked)
+
+    async def chunks(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
+    ) -> list[tuple[int, int, str]]:
+        if not (storable(vector_store_id) and storable(file_id)):
+            return []
+        file = {"workspace": workspace_id, "store": vector_store_id, "file": file_id}
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(_CHUNKS, file)
+            return [(row.char_start, row.char_end, row.content) for row in rows]
+
+
+def _staged_records(job_id: int, store_no: int, chunks: Mapping[int, EmbeddedChunk]) -> list[tuple[Any, ...]]:
+    """Rows of ingest_chunks, in the order of _STAGE_COLUMNS. Raises `InvalidFile`."""
+    records = []
+    for embedded in chunks.values():
+        chunk = embedded.chunk
+        if not (storable(chunk.text) and storable(chunk.heading or "")):
+            raise InvalidFile("The text holds characters that cannot be stored.")
+        weights = terms.document_weights(terms.terms(chunk.text))
+        digest = hashlib.sha256(chunk.text.encode()).digest()
+        windows = [HalfVector(list(window)) for window in embedded.windows]
+        keys = [terms.store_key(store_no, term) for term in weights]
+        records.append((
+            job_id, chunk.index, digest, chunk.text, chunk.start, chunk.end, chunk.page, chunk.heading,
+            windows, sparse(weights), keys,
+        ))  # fmt: skip
+    return records
+
+
+async def _lock_job(connection: AsyncConnection, lease: Lease) -> None:
+    fence = {"job": lease.job_id, "attempt": lease.attempt}
+    if (await connection.execute(_LOCK_JOB, fence)).one_or_none() is None:
+        raise LeaseLost
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a job's chunks go, as bound values of the publishing statements."""
+
+    job: dict[str, Any]
+    file: dict[str, Any]
+    store_no: int
+    file_no: int
+    dimension: int
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        return {"store_no": self.store_no, "file_no": self.file_no, "dimension": self.dimension}
+
+
+async def _lock_target(connection: AsyncConnection, lease: Lease) -> _Target:
+    """Lock store, membership and job, in the order in which deleting them would."""
+    fence = {"job": lease.job_id, "attempt": lease.attempt}
+    store = (await connection.execute(_LOCK_STORE, fence)).one_or_none()
+    if store is None:
+        raise LeaseLost
+    file = {"workspace": store.workspace_id, "store": store.vector_store_id, "file": store.file_id}
+    membership = (await connection.execute(_LOCK_MEMBERSHIP, file)).one_or_none()
+    if membership is None or membership.status not in ("in_progress", "completed"):
+        raise LeaseLost
+    await _lock_job(connection, lease)
+    return _Target({"job": lease.job_id}, file, store.store_no, membership.file_no, store.dimension)
+
+
+async def _term_changes(connection: AsyncConnection, target: _Target) -> dict[int, int]:
+    """By key, in how many more chunks it will stand once the staged ones replace the file's former ones."""
+    former = await connection.execute(_FORMER_KEYS, target.file | {"store_no": target.store_no})
+    changes = Counter({row.key: -row.df for row in former})
+    for row in await connection.execute(_STAGED_KEYS, target.job):
+        changes[row.key] += row.df
+    return {key: step for key, step in changes.items() if step}
+
+
+async def _measure(connection: AsyncConnection, target: _Target) -> Published:
+    size = (await connection.execute(_MEASURE, target.file)).one()
+    vector_bytes = size.windows * target.dimension * _BYTES_PER_FLOAT
+    return Published(size.chunks, int(size.windows), int(size.content_bytes + vector_bytes))
