@@ -121,7 +121,10 @@ class Database:
 
 
 async def driver(connection: AsyncConnection) -> Connection:
-    """The asyncpg connection under `connection`, in the same transaction."""
+    """The asyncpg connection under `connection`, in the same transaction.
+
+    The transaction begins with the first statement on `connection`, so one must have been run before.
+    """
     raw = await connection.get_raw_connection()
     return cast(Connection, raw.driver_connection)
 

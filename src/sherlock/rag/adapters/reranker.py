@@ -79,9 +79,7 @@ class CrossEncoderReranker:
             )
         except RerankerUnavailable:
             raise
-        except (
-            Exception
-        ) as error:  # ONNX Runtime, torch and the tokenizer have no error of their own in common
+        except Exception as error:  # ONNX Runtime, torch and the tokenizer share no error class
             raise RerankerUnavailable("The reranker failed.") from error
         finally:
             abandoned.set()  # a caller who went away leaves the thread to the next one
@@ -129,6 +127,8 @@ class CrossEncoderReranker:
                 break
             encodings.append(encoding)
         if len(encodings) < min(FEWEST, len(texts)):
+            # What was measured in a busy moment must not switch reranking off for good.
+            self._cost_s *= COST_MEMORY
             return []
         scores = [0.0] * len(encodings)
         order = sorted(range(len(encodings)), key=lambda i: -len(encodings[i]))
@@ -154,9 +154,8 @@ class _OnnxCrossEncoder:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.add_session_config_entry(
-            "session.intra_op.allow_spinning", "0"
-        )  # idle threads would burn a core
+        # Idle threads would burn a core.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(
             os.fspath(weights), options, providers=["CPUExecutionProvider"]
         )
