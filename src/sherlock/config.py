@@ -5,10 +5,12 @@ A wrong value or an unknown name stops the start with a sentence that names it. 
 
 import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 PREFIX = "SHERLOCK_"
@@ -85,6 +87,21 @@ class Settings(BaseSettings):
     job_lease_s: float = Field(30.0, ge=1)
     """How long a killed worker's job stays untouched; a living worker renews three times as often."""
 
+    @field_validator("llm_base_url")
+    @classmethod
+    def _check_llm_base_url(cls, address: str) -> str:
+        if address:
+            check_address(address, ("http", "https"))
+        return address
+
+    @field_validator("postgres_url")
+    @classmethod
+    def _check_postgres_url(cls, address: SecretStr) -> SecretStr:
+        if url := address.get_secret_value():
+            # Libraries name their driver in the scheme; only the database is of interest.
+            check_address(url, ("postgresql", "postgres", "postgresql+asyncpg"), host_needed=False)
+        return address
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.chunk_overlap_tokens > self.chunk_size_tokens // 2:
@@ -120,6 +137,17 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings
+
+
+def check_address(address: str, schemes: Sequence[str], *, host_needed: bool = True) -> None:
+    """Raises `ValueError` with a sentence that does not quote the address: it may hold a password."""
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("it is not an address: its host or port cannot be read") from None
+    if parts.scheme not in schemes or (host_needed and not host):
+        raise ValueError(f"it is not an address that begins with {schemes[0]}:// and names a host")
 
 
 def known_names() -> set[str]:

@@ -57,6 +57,32 @@ def test_settings_that_do_not_go_together(given: dict[str, object], named: str) 
         Settings(**given)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("llm_base_url", "notaurl"),
+        ("llm_base_url", "ftp://s3cr3t"),
+        ("llm_base_url", "http:///v1"),
+        ("llm_base_url", "http://s3cr3t:port/v1"),
+        ("postgres_url", "mysql://u:s3cr3t@h/d"),
+        ("postgres_url", "postgresql://u:s3cr3t@h:port/d"),
+        ("postgres_url", "postgresql://u:s3cr3t[@h/d"),
+    ],
+)
+def test_addresses_are_checked_at_start_and_not_quoted(
+    monkeypatch: pytest.MonkeyPatch, name: str, address: str
+) -> None:
+    monkeypatch.setenv(f"SHERLOCK_{name.upper()}", address)
+    with pytest.raises(ConfigurationError, match=f"SHERLOCK_{name.upper()}: ") as told:
+        load()
+    assert "s3cr3t" not in str(told.value)
+
+
+def test_a_socket_needs_no_host() -> None:
+    url = "postgresql://owner:pw@/sherlock?host=/run/postgresql"
+    assert Settings(postgres_url=url).postgres_url.get_secret_value() == url  # type: ignore[arg-type]
+
+
 def test_secrets_do_not_show() -> None:
     settings = Settings(llm_api_key="k3y", postgres_url="postgresql://o:pw@h/d")  # type: ignore[arg-type]
     assert "k3y" not in repr(settings)
