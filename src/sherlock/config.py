@@ -169,7 +169,8 @@ def load() -> Settings:
         for fault in error.errors(include_url=False, include_input=False, include_context=False):
             where = str(fault["loc"][0]) if fault["loc"] else ""
             name = where if where.isupper() else PREFIX + where.upper() if where else ""
-            faults.append(f"{name}: {fault['msg']}" if name else fault["msg"])
+            told = fault["msg"].removeprefix("Value error, ")
+            faults.append(f"{name}: {told}" if name else told)
         raise ConfigurationError("\n".join(faults)) from None
     if faults:
         raise ConfigurationError("\n".join(faults))
