@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, field_validator, model_validator
+from pydantic import Discriminator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError, to_json
 from typing_extensions import TypedDict
 
@@ -21,6 +21,7 @@ from sherlock.rag.domain.models import (
     Done,
     FileSearch,
     Finished,
+    FinishReason,
     RefusalDelta,
     Retrieval,
     Retrieved,
@@ -28,18 +29,13 @@ from sherlock.rag.domain.models import (
     ToolCallDelta,
     Usage,
 )
-from sherlock.schemas import RetrievalObject, SearchOptions, Text, retrieval_object
+from sherlock.schemas import OpenModel, Text
+from sherlock.search_schemas import RetrievalObject, SearchOptions, retrieval_object
 
 # ── request ─────────────────────────────────────────────────────────────────
 
 
-class Open(BaseModel):
-    """A request object that may have members we do not know: they go to the model as they came."""
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-
-
-class ChatMessageInput(Open):
+class ChatMessageInput(OpenModel):
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: str | list[dict[str, Any]] | None = None
 
@@ -70,7 +66,7 @@ class FileSearchTool(SearchOptions):
         )
 
 
-class FunctionTool(Open):
+class FunctionTool(OpenModel):
     type: Literal["function"]
     function: dict[str, Any]
 
@@ -78,14 +74,14 @@ class FunctionTool(Open):
 ToolInput = Annotated[FunctionTool | FileSearchTool, Discriminator("type")]
 
 
-class StreamOptions(Open):
+class StreamOptions(OpenModel):
     include_usage: bool | None = None
 
 
 MAX_CHOICES = 128
 
 
-class ChatCompletionRequest(Open):
+class ChatCompletionRequest(OpenModel):
     """Members that Sherlock acts on; all others go to the model as they came."""
 
     model: str
@@ -275,9 +271,6 @@ class AnswerMessage(TypedDict):
     refusal: str | None
     annotations: list[Annotation]
     tool_calls: NotRequired[list[ToolCall]]
-
-
-FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 
 class Choice(TypedDict):

@@ -4,7 +4,6 @@ from typing import Annotated, TypedDict
 
 from fastapi import Depends, Query, Request
 
-from sherlock.rag.domain.errors import RagDisabled
 from sherlock.rag.domain.models import DEFAULT_WORKSPACE, WorkspaceId
 from sherlock.wiring import Rag, Services
 
@@ -25,9 +24,7 @@ ServicesDep = Annotated[Services, Depends(_services)]
 
 
 def _rag(services: ServicesDep) -> Rag:
-    if services.rag is None:
-        raise RagDisabled
-    return services.rag
+    return services.require_rag()
 
 
 RagDep = Annotated[Rag, Depends(_rag)]

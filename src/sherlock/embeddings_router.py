@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
+from pydantic_core import to_json
 
 from sherlock.deps import RagDep, ServicesDep
+from sherlock.embedding_schemas import EmbeddingList, EmbeddingsRequest, embedding_list, embedding_object
 from sherlock.http_errors import documented
 from sherlock.rag.domain.errors import InvalidRequest, ModelNotFound
 from sherlock.rag.domain.models import Vector
 from sherlock.rag.domain.ports import TokenCounter
-from sherlock.schemas import EmbeddingList, EmbeddingsRequest, embedding_list
 
 router = APIRouter(prefix="/v1", tags=["embeddings"])
 
@@ -29,9 +30,9 @@ MAX_REQUEST_TOKENS = 300_000
     "/embeddings",
     operation_id="createEmbedding",
     response_model=EmbeddingList,
-    responses=documented(400, 404, 500, 503),
+    responses=documented(400, 404, 413, 500, 503),
 )
-async def create_embeddings(body: EmbeddingsRequest, services: ServicesDep, rag: RagDep) -> JSONResponse:
+async def create_embeddings(body: EmbeddingsRequest, services: ServicesDep, rag: RagDep) -> Response:
     """Vectors of unit length, in the order of the inputs. Token ids are read as cl100k_base."""
     encoder = rag.embedder.encoder
     if body.model not in (encoder.name, encoder.name.rpartition("/")[2]):
@@ -42,13 +43,22 @@ async def create_embeddings(body: EmbeddingsRequest, services: ServicesDep, rag:
             param="dimensions",
             code="integer_above_max_value",
         )
-    # Tokenizing megabytes of text takes a while, so it does not run on the event loop.
+    # Both ends take a while for megabytes of text and a million floats, so neither runs on the event loop.
     texts, tokens = await asyncio.to_thread(read_input, body.input, services.counter)
-    vectors = [shortened(vector, body.dimensions) for vector in await rag.embedder.embed_texts(texts)]
-    shown: list[list[float] | str] = [
-        as_base64(vector) if body.encoding_format == "base64" else vector.tolist() for vector in vectors
-    ]
-    return JSONResponse(embedding_list(shown, encoder.name, tokens))
+    vectors = await rag.embedder.embed_texts(texts)
+    content = await asyncio.to_thread(written, vectors, body, encoder.name, tokens)
+    return Response(content, media_type="application/json")
+
+
+def written(vectors: Sequence[Vector], body: EmbeddingsRequest, model: str, tokens: int) -> bytes:
+    """The answer as JSON, vector by vector: while JSON is made, no other thread runs."""
+    entries = []
+    for index, vector in enumerate(vectors):
+        cut = shortened(vector, body.dimensions)
+        shown = as_base64(cut) if body.encoding_format == "base64" else cut.tolist()
+        entries.append(to_json(embedding_object(index, shown)))
+    before, after = to_json(embedding_list(model, tokens)).split(b"[]", 1)
+    return b"".join((before, b"[", b",".join(entries), b"]", after))
 
 
 def read_input(given: Any, counter: TokenCounter) -> tuple[list[str], int]:

@@ -2,26 +2,35 @@
 
 import re
 from collections.abc import AsyncIterator, Mapping
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import ValidationError
 
 from sherlock import http_errors
 from sherlock.deps import CallerDep, RagDep
+from sherlock.file_schemas import (
+    LONGEST_LIFE_S,
+    SHORTEST_LIFE_S,
+    DeletedFile,
+    FileExpiration,
+    FileObject,
+    FilePurpose,
+    UploadForm,
+    file_object,
+)
 from sherlock.http_errors import documented
 from sherlock.multipart import Upload
 from sherlock.rag.application.files import UploadDetails
-from sherlock.rag.domain.errors import InvalidRequest
 from sherlock.rag.domain.models import PageRequest, Purpose, StoredFile
-from sherlock.schemas import DeletedFile, FileObject, FilePurpose, ListObject, file_object, list_object
+from sherlock.schemas import ListObject, list_object
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
-FILE_FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
-SHORTEST_LIFE_S = 3600
-LONGEST_LIFE_S = 2_592_000
+EXPIRES_AFTER = {name: f"expires_after[{name}]" for name in FileExpiration.model_fields}
 
 UPLOAD_BODY: dict[str, Any] = {
     "requestBody": {
@@ -64,61 +73,21 @@ async def create_file(request: Request, caller: CallerDep, rag: RagDep) -> FileO
 
 
 def upload_details(fields: Mapping[str, str]) -> UploadDetails:
-    """The form fields beside the file. Raises `InvalidRequest`."""
-    for name in fields:
-        if name not in FILE_FIELDS:
-            raise InvalidRequest(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
-    purpose = required(fields, "purpose")
-    if purpose not in get_args(FilePurpose):
-        raise InvalidRequest(
-            f"Invalid value for 'purpose': {http_errors.echo(purpose)}. "
-            f"Supported values are: {', '.join(repr(value) for value in get_args(FilePurpose))}.",
-            param="purpose",
-            code="invalid_value",
-        )
-    return UploadDetails(cast(Purpose, purpose), life_s(fields))
+    """The form fields beside the file. Raises `RequestValidationError`, as a JSON body would."""
+    body = unflattened(fields)
+    try:
+        form = UploadForm.model_validate(body)
+    except ValidationError as error:
+        found = [{**entry, "loc": ("body", *entry["loc"])} for entry in error.errors()]
+        raise RequestValidationError(found, body=body) from None
+    return UploadDetails(form.purpose, form.expires_after.seconds if form.expires_after else None)
 
 
-def life_s(fields: Mapping[str, str]) -> int | None:
-    """Seconds from upload to expiry; `None`: never."""
-    if not any(name.startswith("expires_after") for name in fields):
-        return None
-    if required(fields, "expires_after[anchor]") != "created_at":
-        raise InvalidRequest(
-            "Invalid value for 'expires_after.anchor'. Supported values are: 'created_at'.",
-            param="expires_after.anchor",
-            code="invalid_value",
-        )
-    given = required(fields, "expires_after[seconds]")
-    if not re.fullmatch(r"[0-9]{1,12}", given):
-        raise InvalidRequest(
-            "Invalid type for 'expires_after.seconds': expected an integer.",
-            param="expires_after.seconds",
-            code="invalid_type",
-        )
-    seconds = int(given)
-    if not SHORTEST_LIFE_S <= seconds <= LONGEST_LIFE_S:
-        side, sign, bound = (
-            ("below minimum", ">=", SHORTEST_LIFE_S)
-            if seconds < SHORTEST_LIFE_S
-            else ("above maximum", "<=", LONGEST_LIFE_S)
-        )
-        raise InvalidRequest(
-            f"Invalid 'expires_after.seconds': integer {side} value. "
-            f"Expected a value {sign} {bound}, but got {seconds} instead.",
-            param="expires_after.seconds",
-            code=f"integer_{side.replace('imum', '').replace(' ', '_')}_value",
-        )
-    return seconds
-
-
-def required(fields: Mapping[str, str], name: str) -> str:
-    if name not in fields:
-        param = name.replace("[", ".").rstrip("]")
-        raise InvalidRequest(
-            f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-        )
-    return fields[name]
+def unflattened(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Forms have no objects: `{"expires_after": {"anchor": ...}}` is written `expires_after[anchor]`."""
+    body: dict[str, Any] = dict(fields)
+    inner = {name: body.pop(flat) for name, flat in EXPIRES_AFTER.items() if flat in body}
+    return {**body, "expires_after": inner} if inner else body
 
 
 @router.get("", operation_id="listFiles", responses=documented(400, 404, 500, 503))

@@ -4,10 +4,10 @@ Plain and streamed answers, HTTP and messages all read the same events.
 """
 
 import asyncio
-import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import AsyncGenerator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from langgraph.graph import END, START, StateGraph
@@ -15,9 +15,16 @@ from langgraph.types import StreamWriter
 from langsmith import tracing_context
 from opentelemetry import metrics
 
+from sherlock.process import cancelled
 from sherlock.rag.application import ground
 from sherlock.rag.application.retrieve import Retriever
-from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, RagDisabled, Unavailable
+from sherlock.rag.domain.errors import (
+    ChatModelNotConfigured,
+    ChatModelUnavailable,
+    ModelNotFound,
+    RagDisabled,
+    Unavailable,
+)
 from sherlock.rag.domain.models import (
     AnswerEvent,
     ChatMessage,
@@ -26,6 +33,7 @@ from sherlock.rag.domain.models import (
     Done,
     FileSearch,
     Finished,
+    ModelEvent,
     Passage,
     RefusalDelta,
     Result,
@@ -42,8 +50,6 @@ from sherlock.rag.domain.ports import ChatModel, TokenCounter
 log = logging.getLogger(__name__)
 failures = metrics.get_meter("sherlock").create_counter("sherlock.rag.errors")
 
-WAITING_EVENTS = 64
-"""Events a slow reader may leave unread before the graph is held up."""
 QUESTION_CHARS = 4_000
 """A pasted document is not searched for as a whole: its end, where the question stands, is."""
 
@@ -111,31 +117,30 @@ class Chat:
         if request.file_search is not None and self._retriever is None:
             raise RagDisabled
         request = replace(request, model=self.model_for(request.model))
-        events: asyncio.Queue[AnswerEvent | Exception | None] = asyncio.Queue(WAITING_EVENTS)
+        events: asyncio.Queue[AnswerEvent | None] = asyncio.Queue()
         # A task of its own: when a client goes, the server cancels through a scope that the clean-up of
         # LangGraph's stream does not survive (its issues 8302 and 5682), and the model would go on unheard.
         run = asyncio.create_task(self._run({"workspace_id": workspace_id, "request": request}, events))
         try:
             while (event := await events.get()) is not None:
-                if isinstance(event, Exception):
-                    raise event
                 yield event
+            await asyncio.wait({run})
+            if run.cancelled():  # from inside, or its reader would not be here
+                raise ChatModelUnavailable("The answer was broken off.")
+            run.result()
         finally:
-            run.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await run
+            await cancelled(run)
 
-    async def _run(self, state: State, events: "asyncio.Queue[AnswerEvent | Exception | None]") -> None:
+    async def _run(self, state: State, events: "asyncio.Queue[AnswerEvent | None]") -> None:
+        """Put the answer's events into `events`, and `None` at the end, however it ends."""
+        event: Any
         try:
-            event: Any
             # LangChain would send what passes here to LangSmith wherever its environment variables are set.
             with tracing_context(enabled=False):
                 async for event in self._graph.astream(state, stream_mode="custom"):
-                    await events.put(event)
-        except Exception as error:
-            await events.put(error)
-        else:
-            await events.put(None)
+                    events.put_nowait(event)
+        finally:
+            events.put_nowait(None)
 
     # ── nodes ───────────────────────────────────────────────────────────────
 
@@ -160,32 +165,26 @@ class Chat:
     async def _generate(self, state: State, writer: StreamWriter) -> State:
         # Counting tokens and comparing sentences takes milliseconds a page: not on the event loop.
         request, found = await asyncio.to_thread(self._grounded, state["request"], state["results"])
-        texts: dict[int, str] = {}
-        written: list[str] = []
+        written = Written()
         usage: Usage | None = None
         async with self._model().stream(request) as events:
             async for event in events:
                 if isinstance(event, Usage):
                     usage = event
                     continue
-                if isinstance(event, TextDelta):
-                    texts[event.choice] = texts.get(event.choice, "") + event.text
-                    written.append(event.text)
-                elif isinstance(event, RefusalDelta):
-                    written.append(event.text)
-                elif isinstance(event, ToolCallDelta):
-                    written.append((event.name or "") + event.arguments)
-                elif isinstance(event, Finished):
-                    # Before the end of its choice: nothing may follow a finish reason.
-                    cited = await asyncio.to_thread(ground.citations, texts.get(event.choice, ""), found)
-                    if cited:
-                        writer(Citations(cited, event.choice))
+                written.add(event)
+                if isinstance(event, Finished):
+                    await cite(written.text(event.choice), found, event.choice, writer)
                 writer(event)
         if usage is None:
-            prompt = ground.prompt_tokens(request.messages, self._counter)
-            usage = Usage(prompt, self._counter.count("".join(written)))
+            usage = await asyncio.to_thread(self._counted, request, written)
         writer(Done(usage))
         return {}
+
+    def _counted(self, request: ChatRequest, written: "Written") -> Usage:
+        """For models that do not say what they used."""
+        prompt = ground.prompt_tokens(request.messages, self._counter)
+        return Usage(prompt, self._counter.count("".join(written.pieces)))
 
     def _grounded(
         self, request: ChatRequest, results: tuple[Result, ...] | None
@@ -202,6 +201,34 @@ class Chat:
             found = ground.passages(results, self._counter, budget)
             messages = ground.grounded_messages(self._system_prompt, found, messages)
         return replace(request, messages=tuple(messages), file_search=None), found
+
+
+@dataclass(slots=True)
+class Written:
+    """What the model has written so far."""
+
+    pieces: list[str] = field(default_factory=list)
+    """Everything, calls of functions included, in the order it came."""
+    texts: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """The pieces of text of each choice."""
+
+    def add(self, event: ModelEvent) -> None:
+        if isinstance(event, TextDelta):
+            self.texts[event.choice].append(event.text)
+        if isinstance(event, TextDelta | RefusalDelta):
+            self.pieces.append(event.text)
+        elif isinstance(event, ToolCallDelta):
+            self.pieces.append((event.name or "") + event.arguments)
+
+    def text(self, choice: int) -> str:
+        return "".join(self.texts[choice])
+
+
+async def cite(text: str, found: tuple[Passage, ...], choice: int, writer: StreamWriter) -> None:
+    """Write the citations of a choice, before it is finished: nothing may follow a finish reason."""
+    cited = await asyncio.to_thread(ground.citations, text, found)
+    if cited:
+        writer(Citations(cited, choice))
 
 
 def search_query(search: FileSearch, text: str) -> SearchQuery:

@@ -21,6 +21,7 @@ from sherlock import (
     openai_router,
     vector_stores_router,
 )
+from sherlock.body_limit import BodyLimit
 from sherlock.chat_schemas import ChatCompletionChunk
 from sherlock.config import Settings
 from sherlock.deps import ServicesDep, State
@@ -65,7 +66,7 @@ async def ready(services: ServicesDep, response: Response) -> ReadinessObject:
 # ── application ─────────────────────────────────────────────────────────────
 
 
-class BehindProxy:
+class RootPath:
     """Tells the application the prefix under which a proxy shows it, whether the proxy strips it or not."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
@@ -88,8 +89,13 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
             yield {"services": services, "started_at": started_at}
             return
         warm_up: tuple[Model, ...] = ("embedder", "reranker", "llm")
-        async with open_services(settings, warm_up=warm_up) as opened:
-            yield {"services": opened, "started_at": started_at}
+        try:
+            async with open_services(settings, warm_up=warm_up) as opened:
+                yield {"services": opened, "started_at": started_at}
+        except Exception as error:
+            # uvicorn logs it with its traceback, of which the formatter lets nothing through.
+            http_errors.log_unexpected(error)
+            raise
 
     app = FastAPI(
         title="Sherlock",
@@ -106,9 +112,10 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     # The last one added is the outermost.
     if not settings.rag_enabled:
         app.add_middleware(RagGate)
+    app.add_middleware(BodyLimit)
     http_errors.install(app)
     app.add_middleware(observability.RequestContext)
-    app.add_middleware(BehindProxy, root_path=settings.root_path)
+    app.add_middleware(RootPath, root_path=settings.root_path)
     for router in (
         health,
         openai_router.router,

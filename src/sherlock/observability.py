@@ -1,7 +1,8 @@
 """Request ids and JSON logs.
 
 Logged of a request: its id, method, route template, status and duration. Never a body, a query string or an
-id out of the path.
+id out of the path. Of other libraries' lines only level and logger are written, since their messages may hold
+any of that: object names, statements, texts of exceptions.
 """
 
 import json
@@ -24,6 +25,9 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 ACCEPTED_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 """A caller's own `x-request-id` is kept when it is harmless in headers and logs."""
+
+HEALTH_ROUTES = "/health"
+"""Asked every few seconds by whatever watches the process, so their lines are for debugging only."""
 
 PLAIN_RECORD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message"}
 """What every log record has; the rest came with `extra`."""
@@ -57,11 +61,13 @@ class RequestContext:
         try:
             await self.app(scope, receive, send_with_id)
         finally:
-            log.info(
+            route: str = getattr(scope.get("route"), "path", "unmatched")
+            log.log(
+                logging.DEBUG if route.startswith(HEALTH_ROUTES) else logging.INFO,
                 "request",
                 extra={
                     "method": scope["method"],
-                    "route": getattr(scope.get("route"), "path", "unmatched"),
+                    "route": route,
                     "status": status,
                     "duration_ms": round((time.perf_counter() - began) * 1000, 1),
                 },
@@ -77,14 +83,25 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
         }
+        if is_harmless(record):
+            line["message"] = record.getMessage()
+            line |= {name: value for name, value in record.__dict__.items() if name not in PLAIN_RECORD}
         if identifier := request_id.get():
             line["request_id"] = identifier
-        line |= {name: value for name, value in record.__dict__.items() if name not in PLAIN_RECORD}
         if record.exc_info and record.exc_info[0]:
             line["error"] = record.exc_info[0].__name__
         return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def is_harmless(record: logging.LogRecord) -> bool:
+    """Whether the message is one of our own, or of uvicorn's about its start, its address and its stop."""
+    if record.name.partition(".")[0] == "sherlock":
+        return True
+    # What an application raises at start or stop is an error of `lifespan/on.py`, with the traceback in it.
+    return record.name == "uvicorn.error" and (
+        record.module == "server" or (record.module == "on" and record.levelno == logging.INFO)
+    )
 
 
 def configure(level: str) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -20,9 +19,11 @@ from sherlock.chat_schemas import (
 )
 from sherlock.deps import CallerDep, ServicesDep
 from sherlock.http_errors import documented
-from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, RagDisabled, SherlockError
+from sherlock.process import cancelled
+from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, SherlockError
 from sherlock.rag.domain.models import AnswerEvent, Retrieved
-from sherlock.schemas import ModelList, ModelObject, model_list, model_object, stages_header
+from sherlock.schemas import ModelList, ModelObject, model_list, model_object
+from sherlock.search_schemas import stages_header
 from sherlock.wiring import Services
 
 router = APIRouter(prefix="/v1", tags=["chat"])
@@ -76,14 +77,14 @@ CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
     "/chat/completions",
     operation_id="createChatCompletion",
     response_model=None,
-    responses=CHAT_RESPONSES | documented(400, 404, 429, 500, 503),
+    responses=CHAT_RESPONSES | documented(400, 404, 409, 413, 429, 500, 503),
 )
 async def create_chat_completion(
     body: ChatCompletionRequest, request: Request, caller: CallerDep, services: ServicesDep
 ) -> Response:
     """Answer a conversation, from files where the tool `file_search` names vector stores."""
-    if body.file_search_tools and services.rag is None:
-        raise RagDisabled
+    if body.file_search_tools:
+        services.require_rag()
     settings = services.settings
     asked = body.to_domain(settings.retrieval_top_k, settings.hybrid_alpha)
     model = services.chat.model_for(asked.model)
@@ -95,7 +96,7 @@ async def create_chat_completion(
         return Response(status_code=CLIENT_GONE)
     if body.stream:
         writer = ChunkWriter(model, choices=body.choices, include_usage=body.include_usage, base_url=base_url)
-        return EventStream(frames(read, events, writer), headers=stages_of(read))
+        return EventStream(read, events, writer, headers=stages_of(read))
     answer = completion(read, model, base_url=base_url, metadata=body.metadata)
     return Response(to_json(answer), headers=stages_of(read), media_type="application/json")
 
@@ -127,9 +128,9 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T |
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None
     finally:
-        working.cancel()
         gone.cancel()
-        await asyncio.wait({working, gone})
+        await cancelled(working)
+        await cancelled(gone)
 
 
 async def disconnected(request: Request) -> None:
@@ -141,15 +142,22 @@ async def disconnected(request: Request) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. When the client goes, the source is closed before the request ends.
+    """An answer as server-sent events. When the client goes, the answer is closed before the request ends.
 
     Left to the garbage collector, the model would go on for as long as something refers to the stream.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, source: AsyncGenerator[bytes], headers: Mapping[str, str]) -> None:
-        self._stream = kept_alive(source)
+    def __init__(
+        self,
+        head: Sequence[AnswerEvent],
+        rest: AsyncGenerator[AnswerEvent],
+        writer: ChunkWriter,
+        headers: Mapping[str, str],
+    ) -> None:
+        self._answer = rest
+        self._stream = kept_alive(frames(head, rest, writer))
         super().__init__(
             self._stream, headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
         )
@@ -159,29 +167,29 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._stream.aclose()
+            await self._answer.aclose()  # a stream that was never begun closes nothing
 
 
 async def frames(
-    head: Sequence[AnswerEvent], rest: AsyncGenerator[AnswerEvent], writer: ChunkWriter
+    head: Sequence[AnswerEvent], rest: AsyncIterator[AnswerEvent], writer: ChunkWriter
 ) -> AsyncGenerator[bytes]:
     """The stream as it goes over the wire. A failure half way is its last frame, without a `[DONE]`."""
-    async with aclosing(rest):
-        try:
-            for chunk in writer.begin():
+    try:
+        for chunk in writer.begin():
+            yield frame(chunk)
+        for event in head:
+            for chunk in writer.write(event):
                 yield frame(chunk)
-            for event in head:
-                for chunk in writer.write(event):
-                    yield frame(chunk)
-            async for event in rest:
-                for chunk in writer.write(event):
-                    yield frame(chunk)
-        except SherlockError as error:
-            yield frame(http_errors.error_body(error))
-        except Exception as error:
-            http_errors.log_unexpected(error)
-            yield frame(http_errors.internal_error_body())
-        else:
-            yield b"data: [DONE]\n\n"
+        async for event in rest:
+            for chunk in writer.write(event):
+                yield frame(chunk)
+    except SherlockError as error:
+        yield frame(http_errors.error_body(error))
+    except Exception as error:
+        http_errors.log_unexpected(error)
+        yield frame(http_errors.internal_error_body())
+    else:
+        yield b"data: [DONE]\n\n"
 
 
 def frame(data: ChatCompletionChunk | http_errors.ErrorResponse) -> bytes:
@@ -204,8 +212,7 @@ async def kept_alive(source: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
             yield piece
     finally:
         if following is not None:
-            following.cancel()  # the source ends in the task that reads it
-            await asyncio.wait({following})
+            await cancelled(following)  # the source ends in the task that reads it
         await source.aclose()
 
 

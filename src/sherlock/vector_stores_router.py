@@ -7,24 +7,20 @@ from fastapi import APIRouter, Query, Response
 from sherlock.deps import CallerDep, IncludeDep, RagDep, ServicesDep
 from sherlock.http_errors import documented
 from sherlock.rag.domain.models import PageRequest, Status
-from sherlock.schemas import (
+from sherlock.schemas import ListObject, list_object
+from sherlock.search_schemas import SearchRequest, SearchResultsPage, search_results_page, stages_header
+from sherlock.vector_store_schemas import (
     AttachFileRequest,
     CreateVectorStoreRequest,
     DeletedVectorStore,
     DeletedVectorStoreFile,
     FileContentPage,
-    ListObject,
-    SearchRequest,
-    SearchResultsPage,
     UpdateAttributesRequest,
     UpdateVectorStoreRequest,
     VectorStoreFileObject,
     VectorStoreObject,
     chunking_strategy,
     file_content_page,
-    list_object,
-    search_results_page,
-    stages_header,
     vector_store_file_object,
     vector_store_object,
 )
@@ -41,7 +37,7 @@ Order = Literal["asc", "desc"]
 # ── stores ──────────────────────────────────────────────────────────────────
 
 
-@router.post("", operation_id="createVectorStore", responses=documented(400, 404, 500, 503))
+@router.post("", operation_id="createVectorStore", responses=documented(400, 404, 413, 500, 503))
 async def create_vector_store(
     caller: CallerDep, rag: RagDep, body: CreateVectorStoreRequest | None = None
 ) -> VectorStoreObject:
@@ -77,7 +73,9 @@ async def retrieve_vector_store(vector_store_id: str, caller: CallerDep, rag: Ra
     return vector_store_object(await rag.vector_stores.get(caller, vector_store_id))
 
 
-@router.post("/{vector_store_id}", operation_id="modifyVectorStore", responses=documented(400, 404, 500, 503))
+@router.post(
+    "/{vector_store_id}", operation_id="modifyVectorStore", responses=documented(400, 404, 413, 500, 503)
+)
 async def update_vector_store(
     vector_store_id: str, body: UpdateVectorStoreRequest, caller: CallerDep, rag: RagDep
 ) -> VectorStoreObject:
@@ -93,7 +91,9 @@ async def delete_vector_store(vector_store_id: str, caller: CallerDep, rag: RagD
 
 
 @router.post(
-    "/{vector_store_id}/search", operation_id="searchVectorStore", responses=documented(400, 404, 500, 503)
+    "/{vector_store_id}/search",
+    operation_id="searchVectorStore",
+    responses=documented(400, 404, 409, 413, 500, 503),
 )
 async def search_vector_store(
     vector_store_id: str,
@@ -119,7 +119,7 @@ async def search_vector_store(
 @router.post(
     "/{vector_store_id}/files",
     operation_id="createVectorStoreFile",
-    responses=documented(400, 404, 409, 500, 503)
+    responses=documented(400, 404, 409, 413, 500, 503)
     | {202: {"model": VectorStoreFileObject, "description": "`sync` was asked and the job still goes on."}},
 )
 async def attach_file(
@@ -179,7 +179,7 @@ async def retrieve_vector_store_file(
 @router.post(
     "/{vector_store_id}/files/{file_id}",
     operation_id="updateVectorStoreFileAttributes",
-    responses=documented(400, 404, 500, 503),
+    responses=documented(400, 404, 413, 500, 503),
 )
 async def update_attributes(
     vector_store_id: str, file_id: str, body: UpdateAttributesRequest, caller: CallerDep, rag: RagDep

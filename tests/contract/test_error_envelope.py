@@ -1,6 +1,7 @@
 """Every refusal has OpenAI's envelope, status, code and words."""
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,6 +113,14 @@ INVALID = [
     ),
     (f"{STORE}/files/file-1", {}, "attributes", "missing_required_parameter", "attributes"),
     (SEARCH, {"query": ""}, "query", "string_below_min_length", "too short"),
+    (
+        SEARCH,
+        {"query": "q" * 32_769},
+        "query",
+        "string_above_max_length",
+        "Expected a string with maximum length 32768, but got 32769 instead.",
+    ),
+    (SEARCH, {"query": ["q", "q" * 32_769]}, "query[1]", "string_above_max_length", "32768"),
     (SEARCH, {"query": []}, "query", "array_below_min_length", "too short"),
     (SEARCH, {"query": ["a", 5]}, "query[1]", "invalid_type", "expected a string"),
     (SEARCH, {"query": "q", "max_num_results": 51}, "max_num_results", "integer_above_max_value", "50"),
@@ -214,6 +223,20 @@ def test_null_means_not_given(http: httpx.Client) -> None:
 def test_bodies_that_are_not_json_objects(http: httpx.Client, content: bytes) -> None:
     headers = {"content-type": "application/json"}
     assert refused(http.post(f"{STORE}/search", content=content, headers=headers), 400)["message"]
+
+
+def test_a_body_that_is_too_long_is_refused_unsent(http: httpx.Client) -> None:
+    """All of the routes share one limit; a file has its own."""
+    for path in (STORES, SEARCH, EMBEDDINGS, COMPLETIONS):
+        with socket.create_connection((http.base_url.host, http.base_url.port or 80)) as raw:
+            raw.sendall(
+                f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                f"content-length: {64 * 1024 * 1024 + 1}\r\nconnection: close\r\n\r\n{{".encode()
+            )
+            raw.settimeout(10)
+            head, body = b"".join(iter(lambda: raw.recv(65_536), b"")).split(b"\r\n\r\n", 1)
+        assert head.startswith(b"HTTP/1.1 413 "), head
+        assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
 def test_text_that_is_not_unicode(http: httpx.Client) -> None:

@@ -18,6 +18,8 @@ from sherlock.main import create_app
 PUBLISHED = Path(__file__).parents[2] / "contracts" / "openapi.yaml"
 LATER = ("uploads", "file_batches", "responses", "/chat/completions/{completion_id}")
 """Parts of OpenAI's API that are not served yet."""
+MAY_CONTRADICT = {"searchVectorStore", "createVectorStoreFile", "createChatCompletion"}
+"""What meets the encoder that a store is pinned to; attaching also meets the chunk sizes of before."""
 NOT_SERVED = {("delete", "/models/{model}"), ("get", "/chat/completions")}
 
 
@@ -72,6 +74,10 @@ def test_every_operation_documents_its_errors(document: dict[str, Any]) -> None:
             continue
         assert {"500", "503", "default"} <= statuses, f"{method} {path}"
         assert "requestBody" not in operation or "400" in statuses, f"{method} {path}"
+        takes_json = "application/json" in operation.get("requestBody", {}).get("content", {})
+        assert takes_json == ("413" in statuses), f"{method} {path}: bodies have a limit"
+        may_contradict = operation["operationId"] in MAY_CONTRADICT
+        assert may_contradict == ("409" in statuses), f"{method} {path}"
         assert "{" not in path or "404" in statuses, f"{method} {path}"
         for status in statuses - {"200", "202", "206"}:
             schema = operation["responses"][status]["content"]["application/json"]["schema"]

@@ -21,7 +21,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from tests.fakes_models import FakeChatModel
 
-from sherlock import local_models
+from sherlock import local_models, readiness
+from sherlock.rag.adapters import chat_model as chat_model_module
 from sherlock.rag.adapters.chat_model import OpenAIChatModel
 from sherlock.rag.adapters.local_chat_model import MAX_WAITING, LocalChatModel, _StopFilter
 from sherlock.rag.domain.errors import (
@@ -78,6 +79,7 @@ class Upstream:
         self.streaming = asyncio.Event()
         self.disconnected = asyncio.Event()
         self.listed = 0
+        self.may_list = asyncio.Event()
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
@@ -87,6 +89,7 @@ class Upstream:
 
     async def models(self, request: Request) -> Response:
         self.listed += 1
+        await self.may_list.wait()
         if request.headers["authorization"] == "Bearer wrong":
             return error(401, "Incorrect API key provided: wrong", "invalid_api_key")
         data = [
@@ -184,6 +187,7 @@ class Upstream:
 @pytest.fixture(scope="module")
 async def upstream() -> AsyncIterator[Upstream]:
     upstream = Upstream()
+    upstream.may_list.set()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     upstream.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
@@ -436,6 +440,50 @@ async def test_the_upstreams_models_are_asked_for_once_in_a_while(
     assert await remote.models() == ["good", "org/other"]
     assert await remote.models() == ["good", "org/other"]
     assert upstream.listed == 1
+
+
+async def test_who_asks_meanwhile_waits_for_the_same_answer(
+    remote: OpenAIChatModel, upstream: Upstream
+) -> None:
+    upstream.listed = 0
+    upstream.may_list.clear()
+    impatient, *patient = [asyncio.create_task(remote.models()) for _ in range(3)]
+    while not upstream.listed:  # noqa: ASYNC110 - the server tells nobody
+        await asyncio.sleep(0.01)
+    impatient.cancel()
+    upstream.may_list.set()
+    assert await asyncio.gather(*patient) == [["good", "org/other"]] * 2
+    assert upstream.listed == 1
+
+
+async def test_a_server_that_hangs_is_not_ready_for_a_moment(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chat_model_module.PROBE_TIMEOUT_S < readiness.CHECK_TIMEOUT_S
+    monkeypatch.setattr(chat_model_module, "PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(readiness, "CHECK_TIMEOUT_S", 0.1)
+    upstream.may_list.clear()
+    model = OpenAIChatModel(upstream.url)
+    ask = readiness.Readiness({"llm": model.status})
+    states = []
+    for _ in range(5):
+        states.append((await ask())["llm"].state)
+    await model.close()
+    upstream.may_list.set()
+    assert states == ["unavailable"] * 5
+
+
+async def test_closing_ends_a_question_that_is_under_way(upstream: Upstream) -> None:
+    upstream.listed = 0
+    upstream.may_list.clear()
+    model = OpenAIChatModel(upstream.url)
+    asking_it = asyncio.create_task(model.status())
+    while not upstream.listed:  # noqa: ASYNC110 - the server tells nobody
+        await asyncio.sleep(0.01)
+    await asyncio.wait_for(model.close(), 1)
+    upstream.may_list.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking_it
 
 
 @pytest.mark.parametrize("options", [{"functions": [{"name": "f"}]}, {"tools": [{"type": "custom"}]}])

@@ -1,9 +1,11 @@
 """The chat use case on its own: order of events, what the model is shown, and how it is stopped."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 from tests.fakes_models import FakeChatModel
@@ -38,7 +40,11 @@ def chat(model: FakeChatModel | None, *, trim_history: bool = False) -> Chat:
 
 
 async def answer(chat: Chat, request: ChatRequest = ASKED) -> list[AnswerEvent]:
-    return [event async for event in chat.answer(DEFAULT_WORKSPACE, request)]
+    return await collected(chat.answer(DEFAULT_WORKSPACE, request))
+
+
+async def collected(events: AsyncIterator[AnswerEvent]) -> list[AnswerEvent]:
+    return [event async for event in events]
 
 
 async def test_events_of_a_plain_answer() -> None:
@@ -59,6 +65,20 @@ async def test_usage_is_counted_where_the_model_gives_none() -> None:
     assert isinstance(done, Done)
     assert done.usage.prompt_tokens == COUNTER.count("How are you?") + 4
     assert done.usage.completion_tokens == COUNTER.count('Very wellweigh{"animal": "mouse"}')
+
+
+async def test_tokens_are_not_counted_on_the_event_loop() -> None:
+    class Watched(Cl100kCounter):
+        threads: ClassVar[set[int]] = set()
+
+        def count(self, text: str) -> int:
+            self.threads.add(threading.get_ident())
+            return super().count(text)
+
+    model = FakeChatModel(events=[TextDelta("Very well"), Finished("stop")])
+    await answer(Chat(model, None, Watched(), system_prompt="Cite.", trim_history=False))
+    assert Watched.threads
+    assert threading.get_ident() not in Watched.threads
 
 
 async def test_history_is_trimmed_for_a_small_model_only() -> None:
@@ -110,6 +130,38 @@ async def test_errors_come_through_where_they_happen() -> None:
     assert await anext(events) == TextDelta("one")
     with pytest.raises(ChatModelUnavailable):
         await anext(events)
+
+
+async def test_a_run_that_others_cancel_is_no_end_and_no_endless_wait() -> None:
+    events = chat(Endless()).answer(DEFAULT_WORKSPACE, ASKED)
+    before = asyncio.all_tasks()
+    assert await anext(events) == TextDelta("on and ")
+    (run,) = [task for task in asyncio.all_tasks() - before if "_run" in repr(task.get_coro())]
+    run.cancel()
+    with pytest.raises(ChatModelUnavailable, match="broken off"):
+        await asyncio.wait_for(collected(events), 5)
+
+
+async def test_who_closes_an_answer_can_be_cancelled() -> None:
+    stopping, may_stop = asyncio.Event(), asyncio.Event()
+
+    class SlowToStop(Chat):
+        async def _run(self, *given: Any) -> None:
+            try:
+                await super()._run(*given)
+            finally:
+                stopping.set()
+                await may_stop.wait()
+
+    slow = SlowToStop(Endless(), None, COUNTER, system_prompt="Cite.", trim_history=False)
+    events = slow.answer(DEFAULT_WORKSPACE, ASKED)
+    await anext(events)
+    closing = asyncio.ensure_future(events.aclose())
+    await stopping.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    may_stop.set()
 
 
 @dataclass

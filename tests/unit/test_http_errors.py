@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sherlock import http_errors
+from sherlock import http_errors, validation_errors
 from sherlock.observability import JsonFormatter
 from sherlock.rag.domain import errors
-from sherlock.schemas import SearchRequest
+from sherlock.search_schemas import SearchRequest
 
 
 def tree(kind: type[errors.SherlockError]) -> list[type[errors.SherlockError]]:
@@ -36,7 +36,7 @@ MADE: dict[type[errors.SherlockError], tuple[Any, ...]] = {
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
 def test_every_error_has_an_answer(kind: type[errors.SherlockError]) -> None:
     error = kind(*MADE.get(kind, ("A plain sentence.",)))
-    assert any(issubclass(kind, known) for known in http_errors.ANSWERS), "falls through to a plain 500"
+    assert any(issubclass(kind, known) for known in http_errors.STATUSES), "falls through to a plain 500"
     answer = http_errors.error_response(error)
     shown = json.loads(bytes(answer.body))["error"]
     assert shown["message"] == error.message
@@ -54,9 +54,9 @@ def test_the_nearest_class_decides() -> None:
     class Peculiar(errors.FileTooLarge):
         pass
 
-    assert http_errors.answer_to(Peculiar(5)).status == 400
-    assert http_errors.answer_to(errors.ModelNotFound("m")).status == 404
-    assert http_errors.answer_to(errors.SherlockError("Something.")).status == 500
+    assert http_errors.status_of(Peculiar(5)).status == 400
+    assert http_errors.status_of(errors.ModelNotFound("m")).status == 404
+    assert http_errors.status_of(errors.SherlockError("Something.")).status == 500
 
 
 JSON = st.recursive(
@@ -74,7 +74,7 @@ def test_any_fault_has_a_message_that_names_a_field_of_the_request(body: dict[st
         SearchRequest.model_validate(body)
     except ValidationError as error:
         found = [{**entry, "loc": ("body", *entry["loc"])} for entry in error.errors()]
-        fault = http_errors.telling(found, body)
+        fault = validation_errors.most_specific(found, body)
         assert fault.message.endswith(".")
         assert fault.param is not None
         assert fault.param.split(".")[0].split("[")[0] in {*body, "query"}
@@ -84,7 +84,7 @@ def test_any_fault_has_a_message_that_names_a_field_of_the_request(body: dict[st
 def test_long_values_are_not_repeated() -> None:
     secret = "x" * 500
     error = {"type": "literal_error", "loc": ("body", "type"), "input": secret, "ctx": {"expected": "'a'"}}
-    assert len(http_errors.fault(error, {"type": secret}).message) < 150
+    assert len(validation_errors.fault(error, {"type": secret}).message) < 150
 
 
 def test_what_was_not_expected_is_logged_without_its_text(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from tests.contract.data.check_response import violations
 
 from sherlock.chat_schemas import ChatCompletionRequest
+from sherlock.embedding_schemas import EmbeddingsRequest
+from sherlock.file_schemas import file_object
 from sherlock.rag.domain.errors import InvalidRequest
 from sherlock.rag.domain.models import (
     UNSET,
@@ -25,17 +27,13 @@ from sherlock.rag.domain.models import (
     VectorStoreFile,
     WorkspaceId,
 )
-from sherlock.schemas import (
+from sherlock.schemas import list_object
+from sherlock.search_schemas import SearchRequest, search_results_page, stages_header
+from sherlock.vector_store_schemas import (
     AttachFileRequest,
     CreateVectorStoreRequest,
-    EmbeddingsRequest,
-    SearchRequest,
     UpdateVectorStoreRequest,
     chunking_strategy,
-    file_object,
-    list_object,
-    search_results_page,
-    stages_header,
     vector_store_file_object,
     vector_store_object,
 )

@@ -31,6 +31,7 @@ from sherlock.rag.domain.models import (
     ChatRequest,
     ComponentStatus,
     Finished,
+    FinishReason,
     ModelEvent,
     RefusalDelta,
     TextDelta,
@@ -39,13 +40,13 @@ from sherlock.rag.domain.models import (
 )
 
 CONNECT_TIMEOUT_S = 10.0
-PROBE_TIMEOUT_S = 5.0
+PROBE_TIMEOUT_S = 2.5
+"""Less than a readiness check waits, so that a server that hangs is found out and not just waited for."""
 MODELS_CACHE_S = 30.0
 """How long the upstream's list of models, and what it says about its health, stays good."""
 
 _OURS = ("model", "messages", "stream", "stream_options")
 """Members of the request that this adapter sets itself."""
-_FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 _UNREACHABLE = "The language model server cannot be reached."
 _BROKE_OFF = "The language model server broke off its answer."
 
@@ -78,6 +79,7 @@ class OpenAIChatModel:
         self._listed: list[str] = []
         self._status = ComponentStatus("idle", int(time.time()), model=model or None)
         self._checked_at = float("-inf")
+        self._probe: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -112,6 +114,9 @@ class OpenAIChatModel:
         return self._status
 
     async def close(self) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.wait({self._probe})
         await self._client.close()
 
     def _resolve(self, asked: str) -> str:
@@ -167,10 +172,15 @@ class OpenAIChatModel:
             yield usage
 
     async def _check(self) -> None:
-        """Ask the upstream for its models, unless that was just done."""
+        """Know how the upstream does: asked just now, or by whoever is asking it at this moment."""
         if time.monotonic() - self._checked_at < MODELS_CACHE_S:
             return
-        self._checked_at = time.monotonic()
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._ask())
+        await asyncio.shield(self._probe)  # a caller that gives up takes the answer from nobody
+
+    async def _ask(self) -> None:
+        """Ask the upstream for its models, which also tells whether it works."""
         reason = None
         try:
             with _translated(self._model, PROBE_TIMEOUT_S):
@@ -184,6 +194,7 @@ class OpenAIChatModel:
         state: Literal["ready", "unavailable"] = "unavailable" if reason else "ready"
         if (state, reason) != (self._status.state, self._status.reason):
             self._status = ComponentStatus(state, int(time.time()), reason, self._model or None)
+        self._checked_at = time.monotonic()
 
 
 def _refuse_what_has_no_event(options: Mapping[str, Any]) -> None:
@@ -213,7 +224,7 @@ def _choice_events(choice: Choice) -> Iterator[ModelEvent]:
             )
     if choice.finish_reason:
         # Servers add reasons of their own ("eos", "abort"); callers know OpenAI's.
-        known = choice.finish_reason in get_args(_FinishReason)
+        known = choice.finish_reason in get_args(FinishReason)
         yield Finished(choice.finish_reason if known else "stop", choice.index)
 
 

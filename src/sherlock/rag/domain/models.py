@@ -424,9 +424,12 @@ class ToolCallDelta:
     choice: int = 0
 
 
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
-    reason: Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+    reason: FinishReason
     choice: int = 0
 
 
