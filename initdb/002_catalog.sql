@@ -20,7 +20,7 @@ create table if not exists knowledge_files (
     expires_at   timestamptz,
     primary key (workspace_id, id)
 );
-create index if not exists knowledge_files_page on knowledge_files (workspace_id, created_at, id);
+create index if not exists knowledge_files_page on knowledge_files (workspace_id, created_at, file_no);
 
 create table if not exists vector_stores (
     workspace_id       text        not null references workspaces (id) on delete cascade,
@@ -32,11 +32,12 @@ create table if not exists vector_stores (
     encoder            text        not null,      -- a store is pinned to its encoder
     dimension          smallint    not null check (dimension between 1 and 4000),
     expires_after_days int         check (expires_after_days between 1 and 365),
+    file_count         int         not null default 0 check (file_count >= 0),   -- whatever their status
     created_at         timestamptz not null default now(),
     last_active_at     timestamptz not null default now(),
     primary key (workspace_id, id)
 );
-create index if not exists vector_stores_page on vector_stores (workspace_id, created_at, id);
+create index if not exists vector_stores_page on vector_stores (workspace_id, created_at, store_no);
 
 create table if not exists vector_store_files (
     workspace_id          text        not null,
@@ -63,9 +64,35 @@ create table if not exists vector_store_files (
     check ((error_code is null) = (error_message is null))
 );
 create index if not exists vector_store_files_page
-    on vector_store_files (workspace_id, vector_store_id, created_at, file_id);
+    on vector_store_files (workspace_id, vector_store_id, created_at, file_no);
 create index if not exists vector_store_files_file on vector_store_files (workspace_id, file_id);
 create index if not exists vector_store_files_file_no on vector_store_files (file_no);
+-- Every search sums the sizes of its stores.
+create index if not exists vector_store_files_sizes
+    on vector_store_files (store_no) include (file_no, status, chunk_count, window_count) where chunk_count > 0;
+
+-- However a membership comes or goes, its store's file_count follows in the same transaction. Stores are locked in
+-- order of store_no, so that two statements cannot deadlock; one that is just being deleted is no longer there.
+create or replace function count_files() returns trigger language plpgsql
+set search_path = sherlock, public as $$
+begin
+    with counted as (
+        select store_no, case tg_op when 'INSERT' then count(*) else -count(*) end as step
+        from changed group by store_no
+    ), locked as (
+        select s.store_no from vector_stores s join counted using (store_no)
+        order by s.store_no for no key update of s
+    )
+    update vector_stores s set file_count = s.file_count + c.step
+    from locked l join counted c using (store_no)
+    where s.store_no = l.store_no;
+    return null;
+end
+$$;
+create or replace trigger count_attached after insert on vector_store_files
+    referencing new table as changed for each statement execute function count_files();
+create or replace trigger count_detached after delete on vector_store_files
+    referencing old table as changed for each statement execute function count_files();
 
 grant select, insert, update, delete on workspaces, knowledge_files, vector_stores, vector_store_files to sherlock_app;
 

@@ -16,7 +16,8 @@ create table if not exists knowledge_chunks (
     char_end        int  not null,
     page            int,
     heading         text,
-    unique (workspace_id, vector_store_id, file_id, chunk_index),
+    -- Deferred, so that new chunks of a file may come before the former ones go.
+    unique (workspace_id, vector_store_id, file_id, chunk_index) deferrable initially deferred,
     foreign key (workspace_id, vector_store_id, file_id)
         references vector_store_files (workspace_id, vector_store_id, file_id) on delete cascade
 );

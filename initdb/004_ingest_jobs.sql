@@ -9,6 +9,7 @@ create table if not exists ingest_jobs (
     state           text        not null default 'waiting' check (state in ('waiting', 'running', 'done', 'failed')),
     attempt         int         not null default 0,      -- of the current or last claim, counted from 1; fences
     failures        int         not null default 0,      -- attempts that ended badly; a drained worker's does not count
+    outage_since    timestamptz,                         -- first of the latest attempts that found something down
     run_after       timestamptz not null default now(),
     lease_owner     text,
     lease_until     timestamptz,

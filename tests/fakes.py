@@ -55,6 +55,7 @@ class MemoryJob:
     running: bool = False
     attempt: int = 0
     failures: int = 0
+    outage_since: float | None = None
     owner: str = ""
     lease_until: float = 0.0
 
@@ -108,7 +109,7 @@ class InMemoryCatalog:
         self, workspace_id: WorkspaceId, page: PageRequest, purpose: Purpose | None = None
     ) -> Page[StoredFile]:
         files = [file for (workspace, _), file in self.state.files.items() if workspace == workspace_id]
-        keys = {file.id: (file.created_at, file.id) for file in files}
+        keys = {file.id: (file.created_at, number) for number, file in enumerate(files)}
         shown = [file for file in files if purpose in (None, file.purpose)]
         return page_of(shown, lambda file: keys[file.id], keys, page, "File")
 
@@ -143,11 +144,11 @@ class InMemoryCatalog:
         self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]
     ) -> list[VectorStore]:
         ids = [i for i in dict.fromkeys(vector_store_ids) if (workspace_id, i) in self.state.stores]
-        return [self._store(workspace_id, i) for i in ids]
+        return [replace(self._store(workspace_id, i), file_counts=FileCounts(), usage_bytes=0) for i in ids]
 
     async def list_vector_stores(self, workspace_id: WorkspaceId, page: PageRequest) -> Page[VectorStore]:
         stores = [self._store(*key) for key in self.state.stores if key[0] == workspace_id]
-        keys = {store.id: (store.created_at, store.id) for store in stores}
+        keys = {store.id: (store.created_at, number) for number, store in enumerate(stores)}
         return page_of(stores, lambda store: keys[store.id], keys, page, "VectorStore")
 
     async def update_vector_store(
@@ -213,7 +214,10 @@ class InMemoryCatalog:
     ) -> Page[VectorStoreFile]:
         self._store(workspace_id, vector_store_id)
         members = [m for k, m in self.state.memberships.items() if k[:2] == (workspace_id, vector_store_id)]
-        keys = {m.value.file_id: (m.attached_at, m.value.file_id) for m in members}
+        came = list(self.state.files)
+        keys = {
+            m.value.file_id: (m.attached_at, came.index((workspace_id, m.value.file_id))) for m in members
+        }
         shown = [m.value for m in members if status in (None, m.value.status)]
         return page_of(shown, lambda value: keys[value.file_id], keys, page, "VectorStoreFile")
 
@@ -289,9 +293,10 @@ class InMemoryCatalog:
 class InMemoryIngestQueue:
     """`IngestQueue` over a `MemoryState`."""
 
-    def __init__(self, state: MemoryState, *, max_attempts: int = 5) -> None:
+    def __init__(self, state: MemoryState, *, max_attempts: int = 5, outage_limit_s: float = 86_400) -> None:
         self.state = state
         self.max_attempts = max_attempts
+        self.outage_limit_s = outage_limit_s
 
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
         now = time.monotonic()
@@ -337,11 +342,16 @@ class InMemoryIngestQueue:
     async def fail(self, lease: Lease, error: LastError) -> None:
         self._fail(self._held(lease), error)
 
-    async def retry(self, lease: Lease, delay_s: float, error: LastError) -> None:
-        job = self._held(lease)
-        job.running, job.run_after = False, time.monotonic() + delay_s
-        job.failures += 1
-        if job.failures >= self.max_attempts:
+    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> None:
+        job, now = self._held(lease), time.monotonic()
+        job.running, job.run_after = False, now + delay_s
+        if counted:
+            job.failures += 1
+            job.outage_since = None
+        elif job.outage_since is None:
+            job.outage_since = now
+        lasted_s = 0 if job.outage_since is None else now - job.outage_since
+        if job.failures >= self.max_attempts or lasted_s >= self.outage_limit_s:
             self._fail(job, error)
 
     async def release(self, lease: Lease) -> None:
@@ -377,8 +387,8 @@ class InMemoryIngestQueue:
 
 def page_of(
     items: Sequence[T],
-    key: Callable[[T], tuple[float, str]],
-    cursors: Mapping[str, tuple[float, str]],
+    key: Callable[[T], tuple[float, int]],
+    cursors: Mapping[str, tuple[float, int]],
     page: PageRequest,
     kind: str,
 ) -> Page[T]:

@@ -76,7 +76,10 @@ class InMemoryChunkIndex:
     _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     async def staged(self, lease: Lease) -> Mapping[int, bytes]:
-        staged = self._staged.get(lease.job_id, {})
+        try:
+            staged = self._staged.get(self._held(lease).id, {})
+        except LeaseLost:
+            return {}
         return {
             index: hashlib.sha256(embedded.chunk.text.encode()).digest() for index, embedded in staged.items()
         }

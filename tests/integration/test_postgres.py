@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from pgvector import HalfVector, SparseVector, Vector
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from sherlock.embedded import open_embedded
 from sherlock.rag.adapters.postgres import Database, Listener, driver, migrate
@@ -22,6 +22,11 @@ NOTIFY = text("select pg_notify('testing', '')")
 TERMINATE = """
     select pg_terminate_backend(pid) from pg_stat_activity
     where application_name = $1 and datname = current_database()
+"""
+
+LISTENING = """
+    select count(*) from pg_stat_activity
+    where application_name = 'sherlock listen' and datname = current_database()
 """
 
 
@@ -112,6 +117,22 @@ async def test_a_wrong_statement_is_not_called_unavailable(own: Database) -> Non
         async with own.transaction() as connection:
             await connection.execute(text("insert into workspaces (id) values ('default')"))
     assert await answers(own)
+
+
+async def test_a_wrong_argument_is_not_called_unavailable(own: Database) -> None:
+    """Whether the driver refuses it or the server."""
+    for value in (2**70, "many"):
+        with pytest.raises(DBAPIError):
+            async with own.transaction() as connection:
+                await connection.execute(text("select CAST(:x AS bigint)"), {"x": value})
+    assert await answers(own)
+
+
+async def test_an_errors_text_does_not_quote_what_was_asked(own: Database) -> None:
+    with pytest.raises(ProgrammingError) as raised:
+        async with own.transaction() as connection:
+            await connection.execute(text("select from nowhere where it = :question"), {"question": "secret"})
+    assert "secret" not in str(raised.value)
 
 
 async def test_a_statement_that_was_cut_off_is_unavailable(own: Database) -> None:
@@ -216,6 +237,23 @@ async def test_a_database_without_schema_is_unavailable(empty_database_url: str)
     with pytest.raises(DatabaseUnavailable, match="no schema"):
         await database.check()
     await database.close()
+
+
+async def test_a_listener_that_cannot_listen_keeps_no_connection(own: Database, owner_url: str) -> None:
+    async def listening() -> int:
+        connection = await asyncpg.connect(owner_url)
+        try:
+            return int(await connection.fetchval(LISTENING))
+        finally:
+            await connection.close()
+
+    before = await listening()
+    nameless = own.listen("")
+    with pytest.raises(asyncpg.PostgresSyntaxError):
+        await nameless.wait(1)
+    async with asyncio.timeout(30):
+        while await listening() > before:  # noqa: ASYNC110 - the server says nothing when a client has gone
+            await asyncio.sleep(0.02)
 
 
 async def test_a_notification_before_the_wait_is_not_missed(own: Database, listener: Listener) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue
 
 from sherlock.rag.adapters.postgres import Database
@@ -148,26 +149,26 @@ async def test_files_are_listed_by_purpose(catalog: Catalog, workspace: Workspac
     assert [file.id for file in page.items] == ["file-2"]
 
 
-@pytest.mark.parametrize("text", UNSTORABLE)
+@pytest.mark.parametrize("unstorable", UNSTORABLE)
 async def test_text_that_cannot_be_stored_is_refused(
-    catalog: Catalog, workspace: WorkspaceId, store: VectorStore, file: StoredFile, text: str
+    catalog: Catalog, workspace: WorkspaceId, store: VectorStore, file: StoredFile, unstorable: str
 ) -> None:
     with pytest.raises(InvalidRequest):
-        await catalog.add_file(a_file(workspace, filename=text))
+        await catalog.add_file(a_file(workspace, filename=unstorable))
     for changes in (
-        {"name": text},
-        {"description": text},
-        {"metadata": {text: "x"}},
-        {"metadata": {"x": text}},
+        {"name": unstorable},
+        {"description": unstorable},
+        {"metadata": {unstorable: "x"}},
+        {"metadata": {"x": unstorable}},
     ):
         with pytest.raises(InvalidRequest):
             await catalog.add_vector_store(a_store(workspace, **changes), [], CHUNKING)
     with pytest.raises(InvalidRequest):
-        await catalog.update_vector_store(workspace, store.id, VectorStoreChanges(name=text))
+        await catalog.update_vector_store(workspace, store.id, VectorStoreChanges(name=unstorable))
     with pytest.raises(InvalidRequest):
-        await attach(catalog, workspace, store, file, attributes={"x": text})
+        await attach(catalog, workspace, store, file, attributes={"x": unstorable})
     with pytest.raises(InvalidRequest):
-        await attach(catalog, workspace, store, file, attributes={text: 1.0})
+        await attach(catalog, workspace, store, file, attributes={unstorable: 1.0})
     with pytest.raises(InvalidRequest):
         await attach(catalog, workspace, store, file, attributes={"x": float("nan")})
 
@@ -236,12 +237,13 @@ async def test_a_store_with_an_unknown_file_is_not_created(
 
 
 async def test_stores_are_found_in_the_order_asked_each_once(
-    catalog: Catalog, workspace: WorkspaceId
+    catalog: Catalog, workspace: WorkspaceId, file: StoredFile
 ) -> None:
     for id in ("vs_a", "vs_b"):
-        await catalog.add_vector_store(a_store(workspace, id), [], CHUNKING)
+        await catalog.add_vector_store(a_store(workspace, id), [file.id], CHUNKING)
     found = await catalog.find_vector_stores(workspace, ["vs_b", "vs_x", "vs_a", "vs_b"])
     assert [store.id for store in found] == ["vs_b", "vs_a"]
+    assert all(store.file_counts == FileCounts() for store in found)
     assert await catalog.find_vector_stores(workspace, []) == []
 
 
@@ -493,11 +495,14 @@ async def test_pages_join_to_the_whole_list_both_ways(
 ) -> None:
     """Times tie on purpose."""
     workspace = WorkspaceId(f"pages-{secrets.token_hex(6)}")
-    files = [a_file(workspace, f"file-{n}", created_at=NOW + age) for n, age in enumerate(ages)]
+    # Ids are random, as they are in life: files of one second stand in the order they came.
+    files = [a_file(workspace, created_at=NOW + age) for age in ages]
     for file in files:
         await catalog.add_file(file)
     order: Literal["asc", "desc"] = "asc" if ascending else "desc"
-    expected = sorted(files, key=lambda file: (file.created_at, file.id), reverse=not ascending)
+    expected = sorted(files, key=lambda file: file.created_at)
+    if not ascending:
+        expected.reverse()
 
     async def page(**cursor: str) -> tuple[list[StoredFile], bool]:
         found = await catalog.list_files(workspace, PageRequest(limit=limit, order=order, **cursor))
@@ -529,26 +534,28 @@ async def test_pages_join_to_the_whole_list_both_ways(
 async def test_stores_and_memberships_page_alike(
     catalog: Catalog, workspace: WorkspaceId, order: Literal["asc", "desc"]
 ) -> None:
-    files = [a_file(workspace, f"file-{n}") for n in range(5)]
-    for file in files:
-        await catalog.add_file(file)
-    stores = [a_store(workspace, f"vs_{n}", created_at=NOW + n // 2) for n in range(5)]
-    for store in stores:
-        await catalog.add_vector_store(store, [file.id for file in files], CHUNKING)
-    numbers = list(range(5)) if order == "asc" else list(range(4, -1, -1))
+    files = [a_file(workspace).id for _ in range(5)]
+    for file_id in files:
+        await catalog.add_file(a_file(workspace, file_id))
+    stores = [a_store(workspace, created_at=NOW + n // 3).id for n in range(5)]
+    for n, store_id in enumerate(stores):
+        store = a_store(workspace, store_id, created_at=NOW + n // 3)
+        await catalog.add_vector_store(store, files[::-1], CHUNKING)
+    first = stores[0]
+    if order == "desc":
+        files.reverse()
+        stores.reverse()
 
     page = await catalog.list_vector_stores(workspace, PageRequest(3, order))
-    assert [s.id for s in page.items] == [f"vs_{n}" for n in numbers[:3]]
+    assert [s.id for s in page.items] == stores[:3]
     assert page.has_more
     assert all(s.file_counts.in_progress == 5 for s in page.items)
-    request = PageRequest(3, order, before=f"vs_{numbers[4]}")
-    page = await catalog.list_vector_stores(workspace, request)
-    assert [s.id for s in page.items] == [f"vs_{n}" for n in numbers[1:4]]
+    page = await catalog.list_vector_stores(workspace, PageRequest(3, order, before=stores[4]))
+    assert [s.id for s in page.items] == stores[1:4]
     assert page.has_more
 
-    request = PageRequest(3, order, after=f"file-{numbers[1]}")
-    members = await catalog.list_memberships(workspace, "vs_0", request)
-    assert [m.file_id for m in members.items] == [f"file-{n}" for n in numbers[2:]]
+    members = await catalog.list_memberships(workspace, first, PageRequest(3, order, after=files[1]))
+    assert [m.file_id for m in members.items] == files[2:]
     assert not members.has_more
 
 
@@ -610,3 +617,113 @@ async def test_workspaces_may_use_the_same_ids(
 
 async def test_it_says_that_it_answers(catalog: Catalog) -> None:
     await catalog.check()
+
+
+# ── PostgreSQL alone ──
+
+FILE_COUNTS = text("""
+    select s.id, s.file_count, count(m.file_id) as files
+    from vector_stores s left join vector_store_files m using (store_no)
+    where s.workspace_id = :workspace
+    group by s.id, s.file_count
+""")
+
+
+async def file_counts(database: Database, workspace: WorkspaceId) -> dict[str, int]:
+    """The column people query, by store; checked against the memberships."""
+    async with database.transaction() as connection:
+        rows = (await connection.execute(FILE_COUNTS, {"workspace": workspace})).all()
+    assert all(row.file_count == row.files for row in rows), rows
+    return {row.id: row.file_count for row in rows}
+
+
+@pytest.fixture
+def postgres(database: Database) -> PostgresCatalog:
+    return PostgresCatalog(database)
+
+
+async def test_file_count_follows_the_memberships(
+    postgres: PostgresCatalog, database: Database, workspace: WorkspaceId
+) -> None:
+    files = [a_file(workspace) for _ in range(3)]
+    for file in files:
+        await postgres.add_file(file)
+    one, other = a_store(workspace), a_store(workspace)
+    await postgres.add_vector_store(one, [file.id for file in files], CHUNKING)
+    await postgres.add_vector_store(other, [], CHUNKING)
+    assert await file_counts(database, workspace) == {one.id: 3, other.id: 0}
+    for _ in range(2):
+        await attach(postgres, workspace, other, files[0])
+    assert await file_counts(database, workspace) == {one.id: 3, other.id: 1}
+    await postgres.detach_file(workspace, one.id, files[1].id)
+    assert await file_counts(database, workspace) == {one.id: 2, other.id: 1}
+    await postgres.delete_file(workspace, files[0].id)
+    assert await file_counts(database, workspace) == {one.id: 1, other.id: 0}
+    await postgres.delete_vector_store(workspace, one.id)
+    assert await file_counts(database, workspace) == {other.id: 0}
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "left"),
+    [
+        ("delete from knowledge_files where workspace_id = :workspace and id <> 'file-0'", 1),
+        ("delete from vector_store_files where workspace_id = :workspace", 0),
+        ("update vector_store_files set status = 'cancelled' where workspace_id = :workspace", 4),
+    ],
+)
+async def test_file_count_follows_what_is_done_by_hand(
+    postgres: PostgresCatalog, database: Database, workspace: WorkspaceId, by_hand: str, left: int
+) -> None:
+    files = [f"file-{n}" for n in range(4)]
+    for file_id in files:
+        await postgres.add_file(a_file(workspace, file_id))
+    for store_id in ("vs_a", "vs_b"):
+        await postgres.add_vector_store(a_store(workspace, store_id), files, CHUNKING)
+    async with database.transaction() as connection:
+        await connection.execute(text(by_hand), {"workspace": workspace})
+    assert await file_counts(database, workspace) == {"vs_a": left, "vs_b": left}
+
+
+async def test_file_count_stands_whatever_happens_at_once(
+    postgres: PostgresCatalog, database: Database, workspace: WorkspaceId
+) -> None:
+    """Attaching, detaching, searching and deleting side by side: nothing deadlocks, nothing is miscounted."""
+
+    async def quietly(call: Awaitable[object]) -> None:
+        with contextlib.suppress(NotFound):
+            await call
+
+    for _ in range(12):
+        files = [a_file(workspace) for _ in range(4)]
+        stores = [a_store(workspace) for _ in range(3)]
+        for file in files:
+            await postgres.add_file(file)
+        for store in stores:
+            await postgres.add_vector_store(store, [file.id for file in files[:3]], CHUNKING)
+        ids = [store.id for store in stores]
+        await asyncio.gather(
+            *(quietly(attach(postgres, workspace, store, file)) for store in stores for file in files),
+            *(quietly(postgres.detach_file(workspace, store.id, files[0].id)) for store in stores),
+            *(postgres.touch_vector_stores(workspace, order) for order in (ids, ids[::-1])),
+            *(quietly(postgres.delete_file(workspace, file.id)) for file in files[1:3]),
+            quietly(postgres.delete_vector_store(workspace, stores[1].id)),
+            *(quietly(attach(postgres, workspace, store, file)) for store in stores for file in files),
+        )
+        assert stores[1].id not in await file_counts(database, workspace)
+
+
+async def test_a_touch_waits_for_nobody(
+    postgres: PostgresCatalog, database: Database, workspace: WorkspaceId
+) -> None:
+    store, other = a_store(workspace), a_store(workspace)
+    for new in (store, other):
+        await postgres.add_vector_store(new, [], CHUNKING)
+    async with database.transaction() as connection:
+        lock = text(
+            "select from vector_stores where workspace_id = :workspace and id = :id for no key update"
+        )
+        await connection.execute(lock, {"workspace": workspace, "id": store.id})
+        async with asyncio.timeout(60):
+            await postgres.touch_vector_stores(workspace, [store.id, other.id])
+    found = await postgres.find_vector_stores(workspace, [store.id, other.id])
+    assert [one.last_active_at > NOW for one in found] == [False, True]

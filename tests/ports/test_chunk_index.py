@@ -4,10 +4,11 @@ A `Bench` holds the index with the catalog and queue it lives beside. The last p
 """
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -43,6 +44,7 @@ from sherlock.rag.domain.models import (
     WorkspaceId,
 )
 from sherlock.rag.domain.ports import Catalog, ChunkIndex, IngestQueue
+from sherlock.search_schemas import MAX_FILTER_DEPTH
 
 CHUNKING = ChunkingStrategy(512, 50)
 EMBEDDER = HashEmbedder(384)
@@ -594,6 +596,10 @@ async def test_document_frequencies_follow_every_change(postgres_bench: Bench, d
     await bench.index.stage(job.lease, await embedded(["a pump", "a zeppelin"]))
     await bench.index.publish(job.lease, 2)
     await assert_consistent(database, bench.workspace)
+    await bench.index.publish(job.lease, 2)
+    await assert_consistent(database, bench.workspace)
+    await bench.index.publish(job.lease, 0)
+    await assert_consistent(database, bench.workspace)
 
     await bench.catalog.detach_file(bench.workspace, one, files[0])
     await assert_consistent(database, bench.workspace)
@@ -601,6 +607,32 @@ async def test_document_frequencies_follow_every_change(postgres_bench: Bench, d
     await assert_consistent(database, bench.workspace)
     await bench.catalog.delete_vector_store(bench.workspace, other)
     await assert_consistent(database, bench.workspace)
+
+
+async def test_files_replaced_side_by_side_do_not_deadlock(postgres_bench: Bench, database: Database) -> None:
+    """Each takes terms away and brings others, in the same store."""
+    bench = postgres_bench
+    store = await bench.add_store()
+    one = await embedded([f"pump valve {number}" for number in range(60)])
+    other = await embedded([f"seal rotor pump {number}" for number in reversed(range(30, 90))])
+    jobs = [await bench.attach(store, await bench.add_file()) for _ in range(4)]
+    for number in range(4):
+        for place, job in enumerate(jobs):
+            await bench.index.stage(job.lease, (one, other)[(number + place) % 2])
+        await asyncio.gather(*(bench.index.publish(job.lease, 60) for job in jobs))
+    await assert_consistent(database, bench.workspace)
+
+
+async def test_filters_may_be_as_deep_as_the_api_says(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    store = await bench.add_store()
+    await bench.ingest(store, MANUAL, {"a": "x"})
+    where: Filter = Comparison("eq", "a", "x")
+    for _ in range(MAX_FILTER_DEPTH - 1):
+        where = Compound("and", (where,))
+    assert texts_of(await bench.search("pump", store, where=where)) == set(MANUAL)
+    with pytest.raises(InvalidRequest):
+        await bench.search("pump", store, where=Compound("or", (where,)))
 
 
 async def test_publishing_and_deleting_side_by_side_do_not_deadlock(
@@ -706,11 +738,9 @@ async def test_a_filter_that_defeats_the_estimates_still_returns_enough(
         assert {(c.attributes or {})["book"] for c in found} == {6.0}
 
 
-async def test_narrow_tables_are_read_only_behind_their_chunks(
-    crowded: tuple[Bench, str], database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They carry no policy: whatever reads them joins knowledge_chunks, and asks for the store by number."""
-    bench, store = crowded
+@contextlib.contextmanager
+def recorded(database: Database) -> Iterator[list[str]]:
+    """The statements that are executed within."""
     statements: list[str] = []
 
     def record(connection, cursor, statement, *rest) -> None:
@@ -719,6 +749,57 @@ async def test_narrow_tables_are_read_only_behind_their_chunks(
     engine = database._engine.sync_engine
     event.listen(engine, "before_cursor_execute", record)
     try:
+        yield statements
+    finally:
+        event.remove(engine, "before_cursor_execute", record)
+
+
+def legs_run(statements: Sequence[str]) -> list[tuple[bool, bool]]:
+    """Of each statement that searched: whether the dense leg was in it, and the keyword leg."""
+    searches = [one for one in statements if "with dense" in one]
+    return [("dim = 384" in one, "from chunk_terms" in one) for one in searches]
+
+
+NEARSIGHTED = text("""
+    select set_config('hnsw.ef_search', '1', true), set_config('hnsw.iterative_scan', 'off', true),
+           set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true)
+""")
+"""The graph gives up after the nearest vector."""
+
+
+async def test_only_the_leg_that_fell_short_runs_again(
+    crowded: tuple[Bench, str], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, store = crowded
+    one_book = Comparison("eq", "book", 6.0)
+
+    async def legs(where: Filter | None, alpha: float = 0.7) -> list[tuple[bool, bool]]:
+        with recorded(database) as statements:
+            # A fifth of the chunks have a rotor, all have a pump.
+            found = await bench.search("pump rotor", store, alpha=alpha, where=where, candidates=100)
+        assert len(found) >= (50 if where else 100)
+        return legs_run(statements)
+
+    assert await legs(one_book) == [(True, True)]
+    with monkeypatch.context() as patch:
+        patch.setattr(search_module, "_SEARCH_SETTINGS", NEARSIGHTED)
+        patch.setattr(search_module, "SCAN_COST_RATIO", 0.0)
+        assert await legs(one_book) == [(True, True), (True, False)]
+    monkeypatch.setattr(search_module, "KEYWORD_SCAN_CHUNKS", 0)
+    monkeypatch.setattr(search_module, "FILTERED_KEYWORD_BUDGET", 1)
+    monkeypatch.setattr(search_module, "KEYWORD_BUDGET", 1)
+    assert await legs(one_book) == [(True, True), (False, True)]
+    # Without a filter every rotor was found, and the dense leg fills the page if there is one.
+    assert await legs(None) == [(True, True)]
+    assert await legs(None, alpha=0) == [(False, True), (False, True)]
+
+
+async def test_narrow_tables_are_read_only_behind_their_chunks(
+    crowded: tuple[Bench, str], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They carry no policy: whatever reads them joins knowledge_chunks, and asks for the store by number."""
+    bench, store = crowded
+    with recorded(database) as statements:
         for alpha in (0.0, 0.5, 1.0):
             for where in (None, Comparison("lt", "book", 3.0)):
                 await bench.search("pump of book2", store, alpha=alpha, where=where)
@@ -726,8 +807,6 @@ async def test_narrow_tables_are_read_only_behind_their_chunks(
         monkeypatch.setattr(search_module, "KEYWORD_BUDGET", 1)
         await bench.search("pump valve of book2", store)
         await bench.ingest(store, MANUAL)
-    finally:
-        event.remove(engine, "before_cursor_execute", record)
     reading = [one.replace("to_regclass('chunk_windows')", "") for one in statements]
     narrow = [one for one in reading if "chunk_windows" in one or "chunk_terms" in one]
     assert len(narrow) >= 7 + 3  # searches, and the statements that publish

@@ -2,20 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 from tests.fakes_index import InMemoryChunkIndex
 from tests.fakes_models import FakeReranker
 
 from sherlock import evaluate
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
-from sherlock.rag.application import retrieve
+from sherlock.rag.application import retrieve, spans
 from sherlock.rag.application.retrieve import Retriever
 from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, EmbedderUnavailable, RerankerUnavailable
 from sherlock.rag.domain.models import (
@@ -267,14 +268,21 @@ async def test_without_its_reranker_a_search_says_so_and_keeps_the_fused_order(
 # ── tracing and evaluation ──────────────────────────────────────────────────
 
 
-async def test_spans_carry_counts_and_no_text(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    spans = InMemorySpanExporter()
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """The spans of the use case, once they have ended."""
+    exporter = InMemorySpanExporter()
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(retrieve, "_tracer", provider.get_tracer("test"))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(spans, "_tracer", provider.get_tracer("test"))
+    yield exporter
+    provider.shutdown()
+
+
+async def test_spans_carry_counts_and_no_text(library: Library, exporter: InMemorySpanExporter) -> None:
     library.retriever = replace(library.retriever, reranker=FakeReranker())
     await library.search("the rotor is stuck")
-    finished = spans.get_finished_spans()
+    finished = exporter.get_finished_spans()
     assert [span.name for span in finished] == [
         "retrieve.stores",
         "retrieve.embed",
@@ -284,7 +292,23 @@ async def test_spans_carry_counts_and_no_text(library: Library, monkeypatch: pyt
     attributes = [value for span in finished for value in (span.attributes or {}).values()]
     assert attributes
     assert all(isinstance(value, int) for value in attributes)
-    provider.shutdown()
+
+
+async def test_of_a_stage_that_fails_its_span_tells_the_kind_alone(
+    library: Library, exporter: InMemorySpanExporter
+) -> None:
+    class Quoting(InMemoryChunkIndex):
+        async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
+            raise LookupError(f"select ... where text = '{query.text}'")
+
+    library.retriever = replace(library.retriever, index=Quoting(library.state))
+    with pytest.raises(LookupError):
+        await library.search("the secret rotor")
+    failed = exporter.get_finished_spans()[-1]
+    assert (failed.name, failed.status.status_code) == ("retrieve.search", StatusCode.ERROR)
+    assert failed.status.description == "LookupError"
+    assert failed.events == ()
+    assert "secret" not in failed.to_json()
 
 
 async def test_evaluate_runs_judged_queries(library: Library) -> None:

@@ -15,10 +15,12 @@ from sherlock.rag.chunker import chunk
 from sherlock.rag.domain.errors import Conflict, NotFound
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
+    FileCounts,
     PageRequest,
     Published,
     Section,
     StoredFile,
+    VectorStore,
     VectorStoreChanges,
     WorkspaceId,
 )
@@ -62,6 +64,26 @@ async def test_a_store_can_be_changed_and_deleted(stores: VectorStores):
     await stores.delete(HERE, store.id)
     with pytest.raises(NotFound):
         await stores.get(HERE, store.id)
+
+
+async def test_a_required_store_comes_without_its_counts(stores: VectorStores, file: StoredFile):
+    store = await stores.create(HERE, name="docs", file_ids=[file.id])
+    assert await stores.require(HERE, store.id) == replace(store, file_counts=FileCounts())
+    for workspace, store_id in ((HERE, "vs_unknown"), (ELSEWHERE, store.id)):
+        with pytest.raises(NotFound, match=store_id):
+            await stores.require(workspace, store_id)
+
+
+async def test_attaching_does_not_count_the_files_of_a_store(
+    stores: VectorStores, catalog: InMemoryCatalog, file: StoredFile
+):
+    class Uncounted(InMemoryCatalog):
+        async def get_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
+            raise AssertionError("every membership would be read")
+
+    store = await stores.create(HERE)
+    uncounted = replace(stores, catalog=Uncounted(catalog.state))
+    assert (await uncounted.attach(HERE, store.id, file.id)).status == "in_progress"
 
 
 async def test_files_named_at_creation_are_queued(stores: VectorStores, file: StoredFile):

@@ -10,6 +10,7 @@ Conventions for those adapters:
   `copy_records_to_table`. It knows pgvector's types: pass and get `Vector`, `HalfVector` and `SparseVector`.
 - Connection trouble becomes `DatabaseUnavailable` here and nowhere else; a broken constraint stays
   SQLAlchemy's `IntegrityError`, for only the adapter knows what it means.
+- What `storable` refuses never reaches the server.
 """
 
 import asyncio
@@ -47,6 +48,11 @@ log = logging.getLogger(__name__)
 
 APP_ROLE = "sherlock_app"
 """The role the service connects as: neither superuser nor owner of anything."""
+
+INGEST_CHANNEL = "sherlock_ingest"
+"""Notified when a job is queued or given back."""
+
+WAKE_WORKERS = text(f"select pg_notify('{INGEST_CHANNEL}', '')")
 
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 300.0  # a large file is indexed in one statement
@@ -93,6 +99,7 @@ class Database:
             max_overflow=0,
             pool_timeout=pool_timeout_s,
             pool_pre_ping=True,
+            hide_parameters=True,  # an error's text must not quote a question or a document
             json_deserializer=functools.partial(json.loads, parse_int=float),
         )
         return cls(engine, url)
@@ -163,17 +170,24 @@ class Listener:
     async def _connect(self) -> bool:
         try:
             with _translated():
-                connection = await _connect(self._url, settings={"application_name": "sherlock listen"})
-                connection.add_termination_listener(lambda _: self._notified.set())
-                await connection.add_listener(self._channel, lambda *_: self._notified.set())
+                self._connection = await self._listening_connection()
         except DatabaseUnavailable:
             if not self._degraded:
                 log.warning("Cannot listen for notifications; polling until the database answers again")
             self._degraded = True
             return False
         self._degraded = False
-        self._connection = connection
         return True
+
+    async def _listening_connection(self) -> Connection:
+        connection = await _connect(self._url, settings={"application_name": "sherlock listen"})
+        try:
+            connection.add_termination_listener(lambda _: self._notified.set())
+            await connection.add_listener(self._channel, lambda *_: self._notified.set())
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
 
 # ── migrations ──────────────────────────────────────────────────────────────
@@ -192,9 +206,9 @@ _CREATE_INDEX = """
     using hnsw ((embedding::public.halfvec({0})) public.halfvec_ip_ops) where dim = {0}
 """
 
-# Lets the service in. The verifier is what the server would compute from the password itself (as psql's
+# The verifier is what the server would compute from the password itself (as psql's
 # \password does), so that no password travels in a statement and into somebody's log.
-_LET_IN = "alter role sherlock_app login password '{}'"
+_GRANT_LOGIN = "alter role sherlock_app login password '{}'"
 
 _LABEL = b"sherlock_app password 1"
 
@@ -216,7 +230,7 @@ async def migrate(owner_url: str, *, app_password: str | None, dimension: int) -
                     raise DatabaseUnavailable(
                         "The database's schema is not up to date; run `sherlock migrate` as its owner."
                     )
-        elif not await _serves(url, dimension):
+        elif not await _service_can_connect(url, dimension):
             try:
                 await _apply(owner_url, _credentials(url)[1], dimension)
             except asyncpg.PostgresError as error:
@@ -230,22 +244,24 @@ def service_url(owner_url: str, app_password: str | None) -> str:
     """The same database for `sherlock_app`; an address of that role itself is returned as it stands.
 
     Without `app_password` its password is derived from the owner's, so that every process with the same
-    address finds the same one. Raises `DatabaseUnavailable` when there is none to derive it from.
+    address finds the same one. Raises `DatabaseUnavailable` when there is none to derive it from, or the
+    address cannot be read.
     """
-    user, owner_password = _credentials(owner_url)
-    if user == APP_ROLE:
-        return owner_url
-    if not app_password:
-        if not owner_password:
-            raise DatabaseUnavailable(
-                f"The database address holds no password to derive that of {APP_ROLE} from; "
-                "set SHERLOCK_POSTGRES_APP_PASSWORD."
-            )
-        app_password = hmac.new(owner_password.encode(), _LABEL, hashlib.sha256).hexdigest()
-    return _with_credentials(owner_url, APP_ROLE, app_password)
+    with _reading_address():
+        user, owner_password = _credentials(owner_url)
+        if user == APP_ROLE:
+            return owner_url
+        if not app_password:
+            if not owner_password:
+                raise DatabaseUnavailable(
+                    f"The database address holds no password to derive that of {APP_ROLE} from; "
+                    "set SHERLOCK_POSTGRES_APP_PASSWORD."
+                )
+            app_password = hmac.new(owner_password.encode(), _LABEL, hashlib.sha256).hexdigest()
+        return _with_credentials(owner_url, APP_ROLE, app_password)
 
 
-async def _serves(service_url: str, dimension: int) -> bool:
+async def _service_can_connect(service_url: str, dimension: int) -> bool:
     """Whether the service can log in and finds everything: the usual case, decided in one connection."""
     try:
         async with _connection(service_url) as connection:
@@ -273,7 +289,7 @@ async def _apply(owner_url: str, app_password: str, dimension: int) -> None:
                     await connection.execute(script.read_text("utf-8"))
                 log.info("Applied migration %s", name)
         await connection.execute(_CREATE_INDEX.format(int(dimension)))
-        await connection.execute(_LET_IN.format(_scram_verifier(app_password)))
+        await connection.execute(_GRANT_LOGIN.format(_scram_verifier(app_password)))
 
 
 def _migrations() -> dict[str, Traversable | Path]:
@@ -309,6 +325,15 @@ def _scram_verifier(password: str) -> str:
 # ── addresses ───────────────────────────────────────────────────────────────
 
 
+@contextlib.contextmanager
+def _reading_address() -> Iterator[None]:
+    """Whatever is wrong with an address is said without quoting it: it holds a password."""
+    try:
+        yield
+    except ValueError:
+        raise DatabaseUnavailable("The database address cannot be read.") from None
+
+
 def _credentials(url: str) -> tuple[str, str]:
     """User and password of a `postgresql://` address; either may stand in the query, and be empty."""
     parts = urlsplit(url)
@@ -330,15 +355,13 @@ def _with_credentials(url: str, user: str, password: str) -> str:
 
 
 async def _connect(url: str, *, settings: dict[str, str] | None = None) -> Connection:
-    try:
+    with _reading_address():
         return await asyncpg.connect(
             urlunsplit(urlsplit(url)._replace(scheme="postgresql")),  # people write postgresql+asyncpg:// too
             timeout=_CONNECT_TIMEOUT_S,
             command_timeout=_COMMAND_TIMEOUT_S,
             server_settings=settings or {"application_name": "sherlock"},
         )
-    except ValueError as error:
-        raise DatabaseUnavailable("The database address cannot be read.") from error
 
 
 async def _learn_vector_types(connection: Connection) -> None:
@@ -373,7 +396,7 @@ def _translated() -> Iterator[None]:
         if not (error.connection_invalidated or _is_transient(error.orig.__cause__ if error.orig else None)):
             raise
         raise DatabaseUnavailable() from error
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
         if not _is_transient(error):
             raise
         raise DatabaseUnavailable() from error
@@ -383,3 +406,14 @@ def _is_transient(error: BaseException | None) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(_TRANSIENT)
     return isinstance(error, asyncpg.InterfaceError | OSError | TimeoutError)
+
+
+# ── values ──────────────────────────────────────────────────────────────────
+
+
+def storable(value: str) -> bool:
+    """Whether PostgreSQL's text can hold it: it takes neither NUL nor half of a surrogate pair."""
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False

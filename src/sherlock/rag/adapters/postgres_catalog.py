@@ -1,11 +1,13 @@
 """`Catalog` in PostgreSQL: files, vector stores, and which file stands in which store.
 
 Locks are taken in one order everywhere, so that nobody deadlocks: store, membership (those of one file by
-store number), file, job, term frequencies. Inserting a row locks what its foreign keys name.
+store number), file, job, term frequencies. Inserting a row locks what its foreign keys name. The trigger that
+counts a store's files makes a lock that the transaction has on the store already a stronger one.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
-from sherlock.rag.adapters.postgres import Database
+from sherlock.rag.adapters.postgres import WAKE_WORKERS, Database, storable
 from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from sherlock.rag.domain.models import (
     Attributes,
@@ -37,6 +39,21 @@ from sherlock.rag.domain.models import (
 _DAY_S = 86_400
 _ATTACH_TRIES = 3
 
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """A list that is read in pages, ordered by a time and, within it, a number."""
+
+    kind: str
+    """What a cursor names."""
+    rows: str
+    """Selects the whole list, in any order."""
+    time: str
+    number: str
+    cursor: TextClause
+    """Where the row `:cursor` stands: its `time` and `number`."""
+
+
 # ── files ──
 
 # A workspace comes into being with its first file or store.
@@ -52,12 +69,15 @@ _FILES = """
     where workspace_id = :workspace_id
 """
 _GET_FILE = text(f"{_FILES} and id = :id")
-_LIST_FILES = _FILES
-_LIST_FILES_OF_PURPOSE = f"{_FILES} and purpose = :purpose"
-
-# Where a file stands in lists.
-_FILE_CURSOR = text(
-    "select created_at from knowledge_files where workspace_id = :workspace_id and id = :cursor"
+_LIST_FILES = _Listing(
+    "File",
+    f"{_FILES} and purpose = coalesce(CAST(:purpose AS text), purpose)",
+    "created_at",
+    "file_no",
+    cursor=text("""
+        select created_at as time, file_no as number from knowledge_files
+        where workspace_id = :workspace_id and id = :cursor
+    """),
 )
 
 # The stores a file is in, in the order their memberships are locked.
@@ -87,10 +107,15 @@ _STORES = """
     from vector_stores where workspace_id = :workspace_id
 """
 _GET_STORES = text(f"{_STORES} and id = any(CAST(:ids AS text[]))")
-_LIST_STORES = _STORES
-
-_STORE_CURSOR = text(
-    "select created_at from vector_stores where workspace_id = :workspace_id and id = :cursor"
+_LIST_STORES = _Listing(
+    "VectorStore",
+    _STORES,
+    "created_at",
+    "store_no",
+    cursor=text("""
+        select created_at as time, store_no as number from vector_stores
+        where workspace_id = :workspace_id and id = :cursor
+    """),
 )
 
 # How the files of some stores stand, counted where they lie: there is no second number that could drift.
@@ -116,14 +141,14 @@ _UPDATE_STORE = text("""
     where workspace_id = :workspace_id and id = :id returning id
 """)
 
-# Once a second is often enough: nobody sees finer times, and searches need not write each time. Locked in
-# order of id, so that two searches over the same stores cannot deadlock.
+# Once a second is often enough: nobody sees finer times, and searches need not write each time. Nor need they
+# wait for a store that is locked, by another search or while its files change.
 _TOUCH_STORES = text("""
     with stale as (
         select id from vector_stores
         where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
           and last_active_at < date_trunc('second', now())
-        order by id for no key update
+        for no key update skip locked
     )
     update vector_stores s set last_active_at = now() from stale
     where s.workspace_id = :workspace_id and s.id = stale.id
@@ -150,7 +175,6 @@ _QUEUE = text("""
     insert into ingest_jobs (workspace_id, vector_store_id, file_id)
     select :workspace_id, :vector_store_id, unnest(CAST(:file_ids AS text[]))
 """)
-_WAKE_WORKERS = text("select pg_notify('sherlock_ingest', '')")
 
 # A failed or cancelled membership starts over; its earlier jobs, and what they had staged, go.
 _DROP_JOBS = text("""
@@ -171,23 +195,33 @@ _MEMBERSHIPS = """
 """
 _GET_MEMBERSHIP = text(f"{_MEMBERSHIPS} and m.file_id = :file_id")
 _LOCK_MEMBERSHIP = text(f"{_MEMBERSHIPS} and m.file_id = :file_id for update of m")
-_LIST_MEMBERSHIPS = _MEMBERSHIPS
-_LIST_MEMBERSHIPS_IN_STATUS = f"{_MEMBERSHIPS} and m.status = :status"
-
-_MEMBERSHIP_CURSOR = text("""
-    select created_at from vector_store_files
-    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :cursor
-""")
+_LIST_MEMBERSHIPS = _Listing(
+    "VectorStoreFile",
+    f"{_MEMBERSHIPS} and m.status = coalesce(CAST(:status AS text), m.status)",
+    "m.created_at",
+    "m.file_no",
+    cursor=text("""
+        select created_at as time, file_no as number from vector_store_files
+        where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :cursor
+    """),
+)
 
 _SET_ATTRIBUTES = text("""
     update vector_store_files set attributes = CAST(:attributes AS jsonb)
     where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
 """)
 
+# Deleting a store locks it before its memberships, and so must we: counting will lock it in the end.
 _DETACH = text("""
-    delete from vector_store_files
-    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
-    returning file_id
+    with store as materialized (
+        select store_no from vector_stores
+        where workspace_id = :workspace_id and id = :vector_store_id
+        for key share
+    )
+    delete from vector_store_files m using store
+    where m.store_no = store.store_no and m.workspace_id = :workspace_id
+      and m.vector_store_id = :vector_store_id and m.file_id = :file_id
+    returning m.file_id
 """)
 
 Parameters = Mapping[str, Any]
@@ -227,12 +261,9 @@ class PostgresCatalog:
     async def list_files(
         self, workspace_id: WorkspaceId, page: PageRequest, purpose: Purpose | None = None
     ) -> Page[StoredFile]:
-        statement = _LIST_FILES_OF_PURPOSE if purpose else _LIST_FILES
-        parameters = {"workspace_id": workspace_id, **({"purpose": purpose} if purpose else {})}
+        parameters = {"workspace_id": workspace_id, "purpose": purpose}
         async with self._database.transaction() as connection:
-            rows, has_more = await _page(
-                connection, "File", statement, "created_at, id", _FILE_CURSOR, page, parameters
-            )
+            rows, has_more = await _page(connection, _LIST_FILES, page, parameters)
         return Page(tuple(map(_file, rows)), has_more)
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
@@ -289,18 +320,15 @@ class PostgresCatalog:
     async def find_vector_stores(
         self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]
     ) -> list[VectorStore]:
-        ids = [store_id for store_id in dict.fromkeys(vector_store_ids) if _is_storable(store_id)]
+        ids = list(filter(storable, dict.fromkeys(vector_store_ids)))
         async with self._database.transaction() as connection:
             rows = await connection.execute(_GET_STORES, {"workspace_id": workspace_id, "ids": ids})
-            found = {row.id: row for row in rows}
-            return await _with_counts(connection, workspace_id, [found[i] for i in ids if i in found])
+        found = {row.id: _vector_store(row) for row in rows}
+        return [found[store_id] for store_id in ids if store_id in found]
 
     async def list_vector_stores(self, workspace_id: WorkspaceId, page: PageRequest) -> Page[VectorStore]:
-        parameters = {"workspace_id": workspace_id}
         async with self._database.transaction() as connection:
-            rows, has_more = await _page(
-                connection, "VectorStore", _LIST_STORES, "created_at, id", _STORE_CURSOR, page, parameters
-            )
+            rows, has_more = await _page(connection, _LIST_STORES, page, {"workspace_id": workspace_id})
             return Page(tuple(await _with_counts(connection, workspace_id, rows)), has_more)
 
     async def update_vector_store(
@@ -323,7 +351,7 @@ class PostgresCatalog:
             return await _store(connection, workspace_id, vector_store_id)
 
     async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
-        ids = list(filter(_is_storable, vector_store_ids))
+        ids = list(filter(storable, vector_store_ids))
         async with self._database.transaction() as connection:
             await connection.execute(_TOUCH_STORES, {"workspace_id": workspace_id, "ids": ids})
 
@@ -385,25 +413,12 @@ class PostgresCatalog:
         self, workspace_id: WorkspaceId, vector_store_id: str, page: PageRequest, status: Status | None = None
     ) -> Page[VectorStoreFile]:
         _check_id("VectorStore", vector_store_id)
-        statement = _LIST_MEMBERSHIPS_IN_STATUS if status else _LIST_MEMBERSHIPS
-        parameters = {
-            "workspace_id": workspace_id,
-            "vector_store_id": vector_store_id,
-            **({"status": status} if status else {}),
-        }
+        parameters = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "status": status}
         async with self._database.transaction() as connection:
             store = {"workspace_id": workspace_id, "ids": [vector_store_id]}
             if (await connection.execute(_GET_STORES, store)).one_or_none() is None:
                 raise NotFound("VectorStore", vector_store_id)
-            rows, has_more = await _page(
-                connection,
-                "VectorStoreFile",
-                statement,
-                "m.created_at, m.file_id",
-                _MEMBERSHIP_CURSOR,
-                page,
-                parameters,
-            )
+            rows, has_more = await _page(connection, _LIST_MEMBERSHIPS, page, parameters)
         return Page(tuple(map(_membership, rows)), has_more)
 
     async def update_attributes(
@@ -452,7 +467,7 @@ async def _attach(
     attached = (await connection.scalars(_ATTACH, parameters)).all()
     if attached:
         await connection.execute(_QUEUE, {**key, "file_ids": list(attached)})
-        await connection.execute(_WAKE_WORKERS)
+        await connection.execute(WAKE_WORKERS)
     return set(attached)
 
 
@@ -469,7 +484,7 @@ async def _attach_again(
         await connection.execute(_DROP_JOBS, key)
         await connection.execute(_START_OVER, {**key, **_sizes(chunking)})
         await connection.execute(_QUEUE, {**key, "file_ids": [key["file_id"]]})
-        await connection.execute(_WAKE_WORKERS)
+        await connection.execute(WAKE_WORKERS)
     elif chunking_given and chunking != _chunking(row):
         raise Conflict(
             "The file is already attached with another chunking strategy; detach it first.",
@@ -495,36 +510,27 @@ async def _with_counts(
 
 
 async def _page(
-    connection: AsyncConnection,
-    kind: str,
-    statement: str,
-    key: str,
-    cursor: TextClause,
-    page: PageRequest,
-    parameters: Parameters,
+    connection: AsyncConnection, listing: _Listing, page: PageRequest, parameters: Parameters
 ) -> tuple[list[Row[Any]], bool]:
-    """One page of `statement`'s rows ordered by `key`, and whether more follow in the way it was read.
+    """One page of the list, and whether more follow in the way it was read.
 
     With `before` alone the page is read backwards from the cursor, so that it ends just before it.
     """
+    statement, bound = listing.rows, dict(parameters)
     onwards, back = (">", "<") if page.order == "asc" else ("<", ">")
-    bound = dict(parameters)
-    for name, cursor_id, comparison in (("after", page.after, onwards), ("before", page.before, back)):
-        if cursor_id is None:
+    for name, cursor, comparison in (("after", page.after, onwards), ("before", page.before, back)):
+        if cursor is None:
             continue
-        _check_id(kind, cursor_id, name)
-        created_at = await connection.scalar(cursor, {**parameters, "cursor": cursor_id})
-        if created_at is None:
-            raise NotFound(kind, cursor_id, param=name)
-        statement += f" and ({key}) {comparison} (:{name}_created_at, :{name}_id)"
-        bound |= {f"{name}_created_at": created_at, f"{name}_id": cursor_id}
+        _check_id(listing.kind, cursor, name)
+        place = (await connection.execute(listing.cursor, {**parameters, "cursor": cursor})).one_or_none()
+        if place is None:
+            raise NotFound(listing.kind, cursor, param=name)
+        statement += f" and ({listing.time}, {listing.number}) {comparison} (:{name}_time, :{name}_number)"
+        bound |= {f"{name}_time": place.time, f"{name}_number": place.number}
     backwards = page.before is not None and page.after is None
     direction = "asc" if (page.order == "asc") != backwards else "desc"
-    order = ", ".join(f"{column} {direction}" for column in key.split(", "))
-    found = await connection.execute(
-        text(f"{statement} order by {order} limit :limit"), {**bound, "limit": page.limit + 1}
-    )
-    rows = list(found.all())
+    statement += f" order by {listing.time} {direction}, {listing.number} {direction} limit :limit"
+    rows = list((await connection.execute(text(statement), {**bound, "limit": page.limit + 1})).all())
     has_more = len(rows) > page.limit
     rows = rows[: page.limit]
     return (rows[::-1] if backwards else rows), has_more
@@ -533,19 +539,14 @@ async def _page(
 # ── values in and out ───────────────────────────────────────────────────────
 
 
-def _is_storable(value: str) -> bool:
-    """PostgreSQL's text holds neither NUL nor halves of surrogate pairs."""
-    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 def _check_id(kind: str, object_id: str, param: str = "id") -> None:
-    if not _is_storable(object_id):
+    if not storable(object_id):
         printable = object_id.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
         raise NotFound(kind, printable, param=param)
 
 
 def _storable(value: str | None, param: str) -> str | None:
-    if value is not None and not _is_storable(value):
+    if value is not None and not storable(value):
         raise InvalidRequest(f"'{param}' holds a character that cannot be stored.", param=param)
     return value
 
@@ -588,7 +589,7 @@ def _file(row: Row[Any]) -> StoredFile:
     )
 
 
-def _vector_store(row: Row[Any], counts: Row[Any] | None) -> VectorStore:
+def _vector_store(row: Row[Any], counts: Row[Any] | None = None) -> VectorStore:
     last_active_at = _seconds(row.last_active_at)
     days = row.expires_after_days
     return VectorStore(

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
-from sherlock.rag.adapters.postgres import Database
+from sherlock.rag.adapters.postgres import INGEST_CHANNEL, WAKE_WORKERS, Database
 from sherlock.rag.domain.errors import LeaseLost
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
@@ -22,7 +22,8 @@ from sherlock.rag.domain.models import (
     WorkspaceId,
 )
 
-CHANNEL = "sherlock_ingest"
+OUTAGE_LIMIT_S = 86_400.0
+"""A day: how long an outage may put a job off."""
 
 # Fails the jobs whose last allowed attempt ended with its worker.
 _REAP = text("""
@@ -95,22 +96,28 @@ _LOCK_MEMBERSHIP = text("""
 _FINISH = text(f"""
     update ingest_jobs set state = 'done', lease_owner = null, lease_until = null, finished_at = now(),
         error_code = null, error_message = null
-    where {_OURS} returning failures
+    where {_OURS} returning id
 """)
 _FAIL = text(f"""
     update ingest_jobs set state = 'failed', lease_owner = null, lease_until = null, finished_at = now(),
         failures = failures + 1, error_code = :code, error_message = :message
-    where {_OURS} returning failures
+    where {_OURS} returning id
 """)
+
+# Tells as well whether the job has had its last chance.
 _RETRY = text(f"""
     update ingest_jobs set state = 'waiting', lease_owner = null, lease_until = null,
         run_after = now() + make_interval(secs => :delay_s),
-        failures = failures + 1, error_code = :code, error_message = :message
-    where {_OURS} returning failures
+        failures = failures + CAST(CAST(:counted AS boolean) AS int),
+        outage_since = case when not CAST(:counted AS boolean) then coalesce(outage_since, now()) end,
+        error_code = :code, error_message = :message
+    where {_OURS}
+    returning case when CAST(:counted AS boolean) then failures >= :max_attempts
+                   else outage_since <= now() - make_interval(secs => :outage_limit_s) end
 """)
 _RELEASE = text(f"""
     update ingest_jobs set state = 'waiting', lease_owner = null, lease_until = null, run_after = now()
-    where {_OURS} returning failures
+    where {_OURS} returning id
 """)
 
 _COMPLETE_MEMBERSHIP = text("""
@@ -129,16 +136,23 @@ _FAIL_SPENT_JOB = text("""
 # What a job staged is of no use once it has ended.
 _UNSTAGE = text("delete from ingest_chunks where job_id = :job_id")
 
-_WAKE_WORKERS = text("select pg_notify('sherlock_ingest', '')")
-
 _DEPTH = text("select count(*) from ingest_jobs where state in ('waiting', 'running')")
 
 
 class PostgresIngestQueue:
-    def __init__(self, database: Database, *, max_attempts: int = 5) -> None:
+    """Jobs in `ingest_jobs`.
+
+    One fails for good after `max_attempts` counted attempts, or when the attempts that are not counted have
+    found something down for `outage_limit_s`.
+    """
+
+    def __init__(
+        self, database: Database, *, max_attempts: int = 5, outage_limit_s: float = OUTAGE_LIMIT_S
+    ) -> None:
         self._database = database
         self._max_attempts = max_attempts
-        self._listener = database.listen(CHANNEL)
+        self._outage_limit_s = outage_limit_s
+        self._listener = database.listen(INGEST_CHANNEL)
 
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
         parameters = {"owner": owner, "lease_s": lease_s, "max_attempts": self._max_attempts}
@@ -187,11 +201,17 @@ class PostgresIngestQueue:
             await connection.execute(_FAIL_MEMBERSHIP, {**membership, **reason})
             await connection.execute(_UNSTAGE, {"job_id": lease.job_id})
 
-    async def retry(self, lease: Lease, delay_s: float, error: LastError) -> None:
+    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> None:
         reason = {"code": error.code, "message": error.message}
+        limits = {
+            "delay_s": delay_s,
+            "counted": counted,
+            "max_attempts": self._max_attempts,
+            "outage_limit_s": self._outage_limit_s,
+        }
         async with self._database.transaction() as connection:
-            membership, failures = await _end(connection, lease, _RETRY, {**reason, "delay_s": delay_s})
-            if failures >= self._max_attempts:
+            membership, spent = await _end(connection, lease, _RETRY, {**reason, **limits})
+            if spent:
                 await connection.execute(_FAIL_SPENT_JOB, {"job_id": lease.job_id})
                 await connection.execute(_FAIL_MEMBERSHIP, {**membership, **reason})
                 await connection.execute(_UNSTAGE, {"job_id": lease.job_id})
@@ -199,7 +219,7 @@ class PostgresIngestQueue:
     async def release(self, lease: Lease) -> None:
         async with self._database.transaction() as connection:
             await _end(connection, lease, _RELEASE)
-            await connection.execute(_WAKE_WORKERS)
+            await connection.execute(WAKE_WORKERS)
 
     async def depth(self) -> int:
         async with self._database.transaction() as connection:
@@ -218,18 +238,18 @@ async def _end(
     lease: Lease,
     statement: TextClause,
     parameters: dict[str, Any] | None = None,
-) -> tuple[dict[str, str], int]:
-    """Take the job out of our hands with `statement`; returns its locked membership's key, and its failures.
+) -> tuple[dict[str, str], Any]:
+    """Take the job out of our hands with `statement`; its locked membership's key, and what that returned.
 
     Raises `LeaseLost`, which rolls everything back.
     """
     membership = (await connection.execute(_LOCK_MEMBERSHIP, {"job_id": lease.job_id})).one_or_none()
     if membership is None:
         raise LeaseLost()
-    failures = await connection.scalar(statement, {**_fence(lease), **(parameters or {})})
-    if failures is None:
+    returned = await connection.scalar(statement, {**_fence(lease), **(parameters or {})})
+    if returned is None:
         raise LeaseLost()
-    return dict(membership._mapping), int(failures)
+    return dict(membership._mapping), returned
 
 
 def _fence(lease: Lease) -> dict[str, Any]:

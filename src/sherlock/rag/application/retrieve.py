@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from opentelemetry import trace
+from opentelemetry.trace import Span
 
+from sherlock.rag.application import spans
 from sherlock.rag.domain import ranking
 from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, RerankerUnavailable
 from sherlock.rag.domain.models import (
@@ -26,7 +27,6 @@ RERANK_GRACE_S = 1.0
 """How far a reranker may overrun its budget, which is an estimate, before the search goes on without it."""
 
 _log = logging.getLogger(__name__)
-_tracer = trace.get_tracer("sherlock.rag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +48,25 @@ class Retriever:
         Unknown stores yield nothing. Raises `Conflict` when a store's vectors are of another encoder, and the
         `Unavailable` of database and embedder. Without the reranker the fused order stands, and is said to.
         """
-        account = _Account()
-        with account.stage("stores", wanted=len(query.vector_store_ids)):
+        trace = _Trace()
+        with trace.stage("stores", wanted=len(query.vector_store_ids)):
             stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
         if not stores:
             return Retrieval(queries=query.texts, results=())
         self._check_encoder(stores, query)
-        vectors = await self._embed(query, account)
-        found = await self._find(workspace_id, stores, query, vectors, account)
+        vectors = await self._embed(query, trace)
+        found = await self._find(workspace_id, stores, query, vectors, trace)
         fused = ranking.fuse(found, query.alpha)
-        account.stages.append("fuse")
-        scores = await self._rerank(query, fused, account)
+        trace.stages.append("fuse")
+        scores = await self._rerank(query, fused, trace)
         results = ranking.cut(ranking.apply_rerank(fused, scores), query.score_threshold, query.limit)
         await self._touch(workspace_id, stores)
         return Retrieval(
             queries=query.texts,
             results=results,
-            stages=tuple(account.stages),
-            degraded=tuple(account.degraded),
-            timings_ms=account.timings_ms,
+            stages=tuple(trace.stages),
+            degraded=tuple(trace.degraded),
+            timings_ms=trace.timings_ms,
         )
 
     def _check_encoder(self, stores: Sequence[VectorStore], query: SearchQuery) -> None:
@@ -78,13 +78,13 @@ class Retriever:
                     f"and this server runs {ours.name}. Its files have to be attached to a new vector store."
                 )
 
-    async def _embed(self, query: SearchQuery, account: "_Account") -> list[Vector | None]:
+    async def _embed(self, query: SearchQuery, trace: "_Trace") -> list[Vector | None]:
         """A vector for each phrasing; none are needed where only keywords count."""
         if query.alpha <= 0:
             return [None] * len(query.texts)
-        with account.stage("embed", texts=len(query.texts)):
+        with trace.stage("embed", texts=len(query.texts)):
             vectors: list[Vector | None] = [await self.embedder.embed_query(text) for text in query.texts]
-        account.stages.append("embed")
+        trace.stages.append("embed")
         return vectors
 
     async def _find(
@@ -93,11 +93,11 @@ class Retriever:
         stores: Sequence[VectorStore],
         query: SearchQuery,
         vectors: Sequence[Vector | None],
-        account: "_Account",
+        trace: "_Trace",
     ) -> list[Candidate]:
         """What either leg finds for any phrasing; a chunk comes once for each phrasing that found it."""
         found: list[Candidate] = []
-        with account.stage("search", texts=len(query.texts), stores=len(stores)) as span:
+        with trace.stage("search", texts=len(query.texts), stores=len(stores)) as span:
             for text, vector in zip(query.texts, vectors, strict=True):
                 asked = IndexQuery(
                     text=text,
@@ -109,11 +109,11 @@ class Retriever:
                 )
                 found += await self.index.search(workspace_id, asked)
             span.set_attribute("candidates", len(found))
-        account.stages += ["dense"] * (query.alpha > 0) + ["keyword"] * (query.alpha < 1)
+        trace.stages += ["dense"] * (query.alpha > 0) + ["keyword"] * (query.alpha < 1)
         return found
 
     async def _rerank(
-        self, query: SearchQuery, fused: Sequence[tuple[Candidate, float]], account: "_Account"
+        self, query: SearchQuery, fused: Sequence[tuple[Candidate, float]], trace: "_Trace"
     ) -> list[float]:
         """The cross-encoder's scores of the first of `fused`; none when it is off, failed or too slow."""
         if self.reranker is None or not query.rerank or self.rerank_budget_s <= 0 or not fused:
@@ -121,20 +121,20 @@ class Retriever:
         question = " ".join(query.texts)
         texts = [candidate.text for candidate, _ in fused]
         scores: list[float] = []
-        with account.stage("rerank", candidates=len(texts)) as span:
+        with trace.stage("rerank", candidates=len(texts)) as span:
             try:
                 async with asyncio.timeout(self.rerank_budget_s + RERANK_GRACE_S):
                     scores = await self.reranker.rerank(question, texts, self.rerank_budget_s)
             except TimeoutError:
                 pass
             except RerankerUnavailable:
-                account.degraded.append("rerank: unavailable")
+                trace.degraded.append("rerank: unavailable")
                 return []
             span.set_attribute("reranked", len(scores))
         if scores:
-            account.stages.append("rerank")
+            trace.stages.append("rerank")
         else:
-            account.degraded.append("rerank: late")
+            trace.degraded.append("rerank: late")
         return scores
 
     async def _touch(self, workspace_id: WorkspaceId, stores: Sequence[VectorStore]) -> None:
@@ -146,7 +146,7 @@ class Retriever:
 
 
 @dataclass(slots=True)
-class _Account:
+class _Trace:
     """What ran, what did not, and how long it took."""
 
     stages: list[str] = field(default_factory=list)
@@ -154,11 +154,11 @@ class _Account:
     timings_ms: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def stage(self, name: str, **counts: int) -> Iterator[trace.Span]:
-        """A span `retrieve.<name>` that carries counts only, and the time it takes."""
+    def stage(self, name: str, **counts: int) -> Iterator[Span]:
+        """The span `retrieve.<name>`, and the time it takes."""
         started = time.perf_counter()
-        with _tracer.start_as_current_span(f"retrieve.{name}", attributes=counts) as span:
-            try:
+        try:
+            with spans.stage(f"retrieve.{name}", **counts) as span:
                 yield span
-            finally:
-                self.timings_ms[name] = round((time.perf_counter() - started) * 1000, 1)
+        finally:
+            self.timings_ms[name] = round((time.perf_counter() - started) * 1000, 1)

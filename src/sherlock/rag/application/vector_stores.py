@@ -62,6 +62,12 @@ class VectorStores:
     async def get(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
         return await self.catalog.get_vector_store(workspace_id, vector_store_id)
 
+    async def require(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
+        """The store without its counts, for which every membership is read. Raises `NotFound`."""
+        for store in await self.catalog.find_vector_stores(workspace_id, [vector_store_id]):
+            return store
+        raise NotFound("VectorStore", vector_store_id)
+
     async def list(self, workspace_id: WorkspaceId, page: PageRequest) -> Page[VectorStore]:
         return await self.catalog.list_vector_stores(workspace_id, page)
 
@@ -87,7 +93,7 @@ class VectorStores:
 
         Also `Conflict`: the store is pinned to another encoder than the one in use.
         """
-        store = await self.catalog.get_vector_store(workspace_id, vector_store_id)
+        store = await self.require(workspace_id, vector_store_id)
         encoder = self.embedder.encoder
         if store.encoder != encoder:
             raise Conflict(

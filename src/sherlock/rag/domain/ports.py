@@ -64,7 +64,8 @@ class FileStore(Protocol):
 class Catalog(Protocol):
     """Files, vector stores and memberships. Each method is one transaction."""
 
-    async def add_file(self, file: StoredFile) -> None: ...
+    async def add_file(self, file: StoredFile) -> None:
+        """Raises `Conflict` when the id is taken."""
 
     async def get_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
         """Raises `NotFound`."""
@@ -72,7 +73,10 @@ class Catalog(Protocol):
     async def list_files(
         self, workspace_id: WorkspaceId, page: PageRequest, purpose: Purpose | None = None
     ) -> Page[StoredFile]:
-        """Raises `NotFound` when a cursor is not a file of the workspace."""
+        """By `created_at`, those of one second in the order they came.
+
+        Raises `NotFound` when a cursor is not a file of the workspace.
+        """
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
         """Remove the file, its memberships, jobs and chunks; return what it was. Raises `NotFound`."""
@@ -88,10 +92,13 @@ class Catalog(Protocol):
     async def find_vector_stores(
         self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]
     ) -> list[VectorStore]:
-        """Those of the ids that exist, each once, in the order asked. Counts may be left at zero."""
+        """Those of the ids that exist, each once, in the order asked; their counts are left at zero."""
 
     async def list_vector_stores(self, workspace_id: WorkspaceId, page: PageRequest) -> Page[VectorStore]:
-        """Raises `NotFound` when a cursor is not a store of the workspace."""
+        """By `created_at`, those of one second in the order they came.
+
+        Raises `NotFound` when a cursor is not a store of the workspace.
+        """
 
     async def update_vector_store(
         self, workspace_id: WorkspaceId, vector_store_id: str, changes: VectorStoreChanges
@@ -99,7 +106,10 @@ class Catalog(Protocol):
         """Raises `NotFound`. Counts as activity."""
 
     async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
-        """Note activity: `last_active_at` is now, and expiry counts from it. Unknown ids are passed over."""
+        """Note activity: `last_active_at` is now, and expiry counts from it.
+
+        Unknown ids are passed over, as are stores that somebody else is changing: it never waits.
+        """
 
     async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
         """Remove the store, its memberships, jobs and chunks; the files stay. Raises `NotFound`."""
@@ -129,7 +139,10 @@ class Catalog(Protocol):
     async def list_memberships(
         self, workspace_id: WorkspaceId, vector_store_id: str, page: PageRequest, status: Status | None = None
     ) -> Page[VectorStoreFile]:
-        """Ordered by when they were attached. Raises `NotFound` for the store or a cursor."""
+        """By when they were attached; those attached together in the order the files came.
+
+        Raises `NotFound` for the store or a cursor.
+        """
 
     async def update_attributes(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str, attributes: Attributes | None
@@ -152,24 +165,27 @@ class IngestQueue(Protocol):
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
         """The oldest job that is due, leased to `owner`; `None` when there is none.
 
-        A membership that is no longer `in_progress` (cancelled) has lost its lease.
-
         A job whose lease ran out is due. One that has used up its attempts is failed here, not claimed.
         """
 
     async def renew(self, lease: Lease, lease_s: float) -> None:
-        """Hold on for `lease_s` more seconds. Raises `LeaseLost`."""
+        """Hold on for `lease_s` more seconds.
+
+        Raises `LeaseLost`; also when the membership is no longer `in_progress` (cancelled).
+        """
 
     async def complete(self, lease: Lease, published: Published) -> None:
-        """Set the membership `completed`. Raises `LeaseLost`, and then changes nothing."""
+        """Set the membership `completed`. Raises `LeaseLost` as `renew` does, and then changes nothing."""
 
     async def fail(self, lease: Lease, error: LastError) -> None:
         """Set the membership `failed`, for good. Raises `LeaseLost`, and then changes nothing."""
 
-    async def retry(self, lease: Lease, delay_s: float, error: LastError) -> None:
-        """Give the job back, due after `delay_s`; failed with `error` when its attempts are used up.
+    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> None:
+        """Give the job back, due after `delay_s`; failed with `error` when it has had its last chance.
 
-        Raises `LeaseLost`, and then changes nothing.
+        A `counted` attempt may have failed by the file's fault, and there are only so many. One that is not
+        (something Sherlock needs was down) uses none up, and may be repeated until the outage has lasted too
+        long. Raises `LeaseLost`, and then changes nothing.
         """
 
     async def release(self, lease: Lease) -> None:
@@ -186,12 +202,15 @@ class ChunkIndex(Protocol):
     """Chunks, vectors and keyword terms of the files in vector stores."""
 
     async def staged(self, lease: Lease) -> Mapping[int, bytes]:
-        """Chunks kept by this or an earlier attempt of the job: chunk index -> SHA-256 of its UTF-8 text."""
+        """Chunks kept by this or an earlier attempt of the job: chunk index -> SHA-256 of its UTF-8 text.
+
+        Empty for a lease that is lost: `stage` and `publish` are the ones to say so.
+        """
 
     async def stage(self, lease: Lease, chunks: Sequence[EmbeddedChunk]) -> None:
         """Keep finished chunks beside the index, invisible to search; the same index again replaces.
 
-        Raises `LeaseLost`.
+        Raises `LeaseLost`, and `InvalidFile` for text that cannot be stored.
         """
 
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
@@ -226,10 +245,16 @@ class Embedder(Protocol):
         """
 
     async def embed_query(self, text: str) -> Vector:
-        """One vector; not queued behind documents. A text over one window is the mean of its windows."""
+        """One vector of unit length, not queued behind documents. Raises `EmbedderUnavailable`.
+
+        Of a text over one window it is the mean of its windows, brought to unit length.
+        """
 
     async def embed_texts(self, texts: Sequence[str]) -> list[Vector]:
-        """For `/v1/embeddings`: one vector a text, the mean of its windows brought to unit length."""
+        """For `/v1/embeddings`: for each text, in order, the mean of its windows, brought to unit length.
+
+        Raises `EmbedderUnavailable`.
+        """
 
     async def status(self) -> ComponentStatus: ...
 
@@ -238,8 +263,9 @@ class Reranker(Protocol):
     async def rerank(self, query: str, texts: Sequence[str], budget_s: float) -> list[float]:
         """Relevance of the first n texts, 0..1, in their order; n is as many as the budget pays for.
 
-        At least 4 (or all, when fewer came) or none at all: `[]` says the budget was too small. Raises
-        `RerankerUnavailable`.
+        At least 4 (or all, when fewer came) or none at all: `[]` says the budget was too small. Fewer than
+        usual, or none, is normal under load: a busy model reads less in the same time, and texts wait for
+        each other. Raises `RerankerUnavailable`.
         """
 
     async def status(self) -> ComponentStatus: ...

@@ -5,7 +5,6 @@ Here is what writes and reads chunks; `search.py` finds them.
 
 import asyncio
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sherlock.rag import terms
 from sherlock.rag.adapters.pgvector.search import find_candidates
-from sherlock.rag.adapters.pgvector.values import sparse, storable
-from sherlock.rag.adapters.postgres import Database, driver
+from sherlock.rag.adapters.pgvector.values import sparse
+from sherlock.rag.adapters.postgres import Database, driver, storable
 from sherlock.rag.domain.errors import DatabaseUnavailable, InvalidFile, LeaseLost
 from sherlock.rag.domain.models import Candidate, EmbeddedChunk, IndexQuery, Lease, Published, WorkspaceId
 
@@ -82,7 +81,13 @@ _DROP_SURPLUS = text("delete from ingest_chunks where job_id = :job and chunk_in
 # Whether all of the file is there.
 _COUNT_STAGED = text("select count(*) from ingest_chunks where job_id = :job")
 
-# The file as it stands in the index.
+# The last of the file's chunks, 0 if there are none: those that are published now come after it.
+_LAST_CHUNK = text("""
+    select coalesce(max(id), 0) from knowledge_chunks
+    where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+""")
+
+# The file's chunks after the `last` former one.
 _MEASURE = text("""
     select count(*) as chunks,
            coalesce(sum(octet_length(c.content)), 0) as content_bytes,
@@ -91,44 +96,7 @@ _MEASURE = text("""
     cross join lateral (
         select count(*) as windows from chunk_windows w where w.chunk_id = c.id and w.store_no = c.store_no
     ) w
-    where c.workspace_id = :workspace and c.vector_store_id = :store and c.file_id = :file
-""")
-
-# Document frequencies change by what the new chunks hold more, or less, than the old ones. In key order, as
-# every writer of this table does, so that two cannot deadlock; last in the transaction, so that others wait
-# little.
-_COUNT_TERMS = text("""
-    insert into term_df (store_no, key, df)
-    select :store_no, key, step
-    from unnest(CAST(:keys as int[]), CAST(:steps as int[])) as change (key, step)
-    order by key
-    on conflict (store_no, key) do update set df = greatest(term_df.df + excluded.df, 0)
-""")
-
-# In how many of the chunks that are about to go each key stands.
-_FORMER_KEYS = text("""
-    select k as key, count(*) as df
-    from knowledge_chunks c
-    join chunk_terms t on t.chunk_id = c.id
-    cross join lateral unnest(t.keys) as k
-    where c.workspace_id = :workspace and c.vector_store_id = :store and c.file_id = :file
-      and t.store_no = :store_no
-    group by k
-""")
-
-# The same for the chunks that are about to come.
-_STAGED_KEYS = text("""
-    select k as key, count(*) as df
-    from ingest_chunks i
-    cross join lateral unnest(i.keys) as k
-    where i.job_id = :job
-    group by k
-""")
-
-# Windows and terms go along by foreign key.
-_DELETE_CHUNKS = text("""
-    delete from knowledge_chunks
-    where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+    where c.workspace_id = :workspace and c.vector_store_id = :store and c.file_id = :file and c.id > :last
 """)
 
 # Staged chunks become the file's chunks, with a row for every window and one for the terms.
@@ -155,14 +123,37 @@ _PUBLISH = text("""
     join ingest_chunks i on i.job_id = :job and i.chunk_index = p.chunk_index
 """)
 
-# They have moved.
-_DELETE_STAGED = text("delete from ingest_chunks where job_id = :job")
-
 # What search takes its estimates from.
 _WRITE_COUNTS = text("""
     update vector_store_files
     set chunk_count = :chunk_count, window_count = :window_count, usage_bytes = :usage_bytes
     where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+""")
+
+# The former chunks go, with their windows and terms by foreign key, and what was staged; document frequencies
+# change by what the new chunks hold more, or less. In key order, as every writer of term_df does, so that two
+# cannot deadlock; last in the transaction, so that others wait little.
+_REPLACE = text("""
+    with former as (
+        delete from knowledge_chunks
+        where workspace_id = :workspace and vector_store_id = :store and file_id = :file and id <= :last
+        returning id
+    ), staged as (
+        delete from ingest_chunks where job_id = :job returning keys
+    ), change (key, step) as (
+        select key, sum(step)
+        from (
+            select unnest(t.keys), -1
+            from former join chunk_terms t on t.chunk_id = former.id and t.store_no = :store_no
+            union all
+            select unnest(keys), 1 from staged
+        ) as one (key, step)
+        group by key
+        having sum(step) <> 0
+    )
+    insert into term_df (store_no, key, df)
+    select :store_no, key, step from change order by key
+    on conflict (store_no, key) do update set df = greatest(term_df.df + excluded.df, 0)
 """)
 
 # A file's chunks in order.
@@ -207,29 +198,25 @@ class PgvectorIndex:
             target = await _lock_target(connection, lease)
             await connection.execute(_DROP_SURPLUS, target.job | {"chunk_count": chunk_count})
             staged = (await connection.execute(_COUNT_STAGED, target.job)).scalar_one()
-            changes: dict[int, int] = {}
+            last = 0
             # Nothing staged where something should be: this job has published, and only its answer was lost.
             if staged or not chunk_count:
-                changes = await _term_changes(connection, target)
-                await connection.execute(_DELETE_CHUNKS, target.file)
+                last = (await connection.execute(_LAST_CHUNK, target.file)).scalar_one()
                 await connection.execute(_PUBLISH, target.file | target.job | target.numbers)
-                await connection.execute(_DELETE_STAGED, target.job)
-            published = await _measure(connection, target)
+            published = await _measure(connection, target, last)
             if published.chunk_count != chunk_count:
                 raise DatabaseUnavailable(
                     "Some finished chunks of the file are missing; they must be made again."
                 )
             await connection.execute(_WRITE_COUNTS, target.file | asdict(published))
             await connection.execute(
-                _COUNT_TERMS,
-                {"store_no": target.store_no, "keys": list(changes), "steps": list(changes.values())},
+                _REPLACE, target.file | target.job | {"store_no": target.store_no, "last": last}
             )
             return published
 
     async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
-        asked = await asyncio.to_thread(terms.terms, query.text)
         async with self._database.transaction() as connection:
-            return await find_candidates(connection, workspace_id, query, asked)
+            return await find_candidates(connection, workspace_id, query)
 
     async def chunks(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
@@ -295,16 +282,7 @@ async def _lock_target(connection: AsyncConnection, lease: Lease) -> _Target:
     return _Target({"job": lease.job_id}, file, store.store_no, membership.file_no, store.dimension)
 
 
-async def _term_changes(connection: AsyncConnection, target: _Target) -> dict[int, int]:
-    """By key, in how many more chunks it will stand once the staged ones replace the file's former ones."""
-    former = await connection.execute(_FORMER_KEYS, target.file | {"store_no": target.store_no})
-    changes = Counter({row.key: -row.df for row in former})
-    for row in await connection.execute(_STAGED_KEYS, target.job):
-        changes[row.key] += row.df
-    return {key: step for key, step in changes.items() if step}
-
-
-async def _measure(connection: AsyncConnection, target: _Target) -> Published:
-    size = (await connection.execute(_MEASURE, target.file)).one()
+async def _measure(connection: AsyncConnection, target: _Target, last: int) -> Published:
+    size = (await connection.execute(_MEASURE, target.file | {"last": last})).one()
     vector_bytes = size.windows * target.dimension * _BYTES_PER_FLOAT
     return Published(size.chunks, int(size.windows), int(size.content_bytes + vector_bytes))

@@ -3,11 +3,11 @@
 import json
 import math
 
-from sherlock.rag.adapters.pgvector.values import storable
+from sherlock.rag.adapters.postgres import storable
 from sherlock.rag.domain.errors import InvalidRequest
 from sherlock.rag.domain.models import AttributeValue, Comparison, Compound, Filter
 
-MAX_FILTER_DEPTH = 64
+MAX_FILTER_DEPTH = 16
 """Filters nested deeper are refused, before they exhaust the server's stack."""
 
 _ORDERINGS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}

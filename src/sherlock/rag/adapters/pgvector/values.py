@@ -1,4 +1,4 @@
-"""What PostgreSQL can hold."""
+"""Sparse vectors as pgvector takes them."""
 
 from collections.abc import Mapping
 from heapq import nlargest
@@ -10,14 +10,6 @@ from sherlock.rag import terms
 
 MAX_SPARSE_TERMS = 16_000
 """Non-zero elements that pgvector takes in a `sparsevec`."""
-
-
-def storable(value: str) -> bool:
-    """PostgreSQL's text takes neither NUL nor half of a surrogate pair."""
-    try:
-        return b"\0" not in value.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 def sparse(weights: Mapping[int, float]) -> SparseVector:
