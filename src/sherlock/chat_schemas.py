@@ -3,13 +3,14 @@
 `ChunkWriter` frames events as `chat.completion.chunk`s, `completion` folds the same events into one object.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
-from pydantic import Discriminator, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError, to_json
+from pydantic import Discriminator, Field, StringConstraints, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from sherlock.rag.domain.errors import InvalidRequest
@@ -29,7 +30,7 @@ from sherlock.rag.domain.models import (
     ToolCallDelta,
     Usage,
 )
-from sherlock.schemas import OpenModel, Text
+from sherlock.schemas import MetadataInput, OpenModel, Text
 from sherlock.search_schemas import RetrievalObject, SearchOptions, retrieval_object
 
 # ── request ─────────────────────────────────────────────────────────────────
@@ -66,9 +67,16 @@ class FileSearchTool(SearchOptions):
         )
 
 
+Name = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]+$", max_length=64)]
+
+
+class FunctionDefinition(OpenModel):
+    name: Name
+
+
 class FunctionTool(OpenModel):
     type: Literal["function"]
-    function: dict[str, Any]
+    function: FunctionDefinition
 
 
 ToolInput = Annotated[FunctionTool | FileSearchTool, Discriminator("type")]
@@ -78,14 +86,32 @@ class StreamOptions(OpenModel):
     include_usage: bool | None = None
 
 
+class PlainFormat(OpenModel):
+    type: Literal["text", "json_object"]
+
+
+class JsonSchema(OpenModel):
+    name: Name
+
+
+class JsonSchemaFormat(OpenModel):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[PlainFormat | JsonSchemaFormat, Discriminator("type")]
+StopSequence = Annotated[str, StringConstraints(min_length=1)]
+TokenId = Annotated[str, StringConstraints(pattern=r"^[0-9]+$")]
+
 MAX_CHOICES = 128
+MAX_MESSAGES = 2048
 
 
 class ChatCompletionRequest(OpenModel):
     """Members that Sherlock acts on; all others go to the model as they came."""
 
     model: str
-    messages: list[ChatMessageInput]
+    messages: list[ChatMessageInput] = Field(max_length=MAX_MESSAGES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
@@ -95,28 +121,30 @@ class ChatCompletionRequest(OpenModel):
     top_p: float | None = Field(None, ge=0, le=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     max_tokens: int | None = Field(None, ge=1, deprecated=True)
-    stop: str | list[str] | None = None
+    stop: StopSequence | Annotated[list[StopSequence], Field(min_length=1, max_length=4)] | None = None
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: int | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     store: bool | None = Field(None, description="Accepted; completions are not stored.")
-    metadata: dict[str, str] | None = Field(None, max_length=16)
+    metadata: MetadataInput | None = None
+    safety_identifier: str | None = Field(None, max_length=128)
     modalities: list[Literal["text"]] | None = None
 
     OURS: ClassVar[frozenset[str]] = frozenset(
         {"model", "messages", "stream", "stream_options", "tools", "tool_choice"}
     )
-    KEPT_BACK: ClassVar[frozenset[str]] = frozenset({"store", "metadata", "modalities"})
-    """Acted on or ignored here: an upstream that stored the chat would store the passages."""
     REFUSED: ClassVar[Mapping[str, str]] = {
         "functions": "use 'tools' instead",
         "function_call": "use 'tool_choice' instead",
         "audio": "answers are text",
     }
+    """Unless they are empty, or ask for nothing."""
+    KEPT_BACK: ClassVar[frozenset[str]] = frozenset({"store", "metadata", "modalities", *REFUSED})
+    """Acted on or ignored here: an upstream that stored the chat would store the passages."""
 
     @field_validator("messages")
     @classmethod
@@ -130,7 +158,7 @@ class ChatCompletionRequest(OpenModel):
     @model_validator(mode="after")
     def _supported(self) -> "ChatCompletionRequest":
         for name, reason in self.REFUSED.items():
-            if (self.model_extra or {}).get(name) is not None:
+            if (self.model_extra or {}).get(name) not in (None, [], {}, "none"):
                 raise InvalidRequest(
                     f"Unsupported parameter: '{name}' ({reason}).", param=name, code="unsupported_parameter"
                 )
@@ -162,16 +190,13 @@ class ChatCompletionRequest(OpenModel):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def to_domain(self, default_limit: int, default_alpha: float) -> ChatRequest:
-        """Raises `InvalidRequest` for text that is not Unicode."""
+        """Raises `InvalidRequest` for numbers that only a longer notation could hold."""
         search = next(iter(self.file_search_tools), None) if self._may_search() else None
         messages = tuple(message.model_dump(exclude_unset=True) for message in self.messages)
         options = self._options()
-        try:
-            to_json([messages, options])
-        except ValueError:  # lone surrogates: JSON can write them, UTF-8 cannot
-            raise InvalidRequest(
-                "The messages hold text that is not valid Unicode.", param="messages"
-            ) from None
+        for name, value in ({"messages": messages} | options).items():
+            if not is_finite(value):
+                raise InvalidRequest(f"Invalid '{name}': a number is out of range.", param=name)
         return ChatRequest(
             model=self.model,
             messages=messages,
@@ -202,6 +227,21 @@ class ChatCompletionRequest(OpenModel):
         else:
             options.pop("parallel_tool_calls", None)
         return options
+
+
+def is_finite(value: Any) -> bool:
+    """Whether all numbers in it are: `1e999` is JSON, and read as an infinity, which is none."""
+    found = [value]
+    while found:
+        part = found.pop()
+        if isinstance(part, float):
+            if not math.isfinite(part):
+                return False
+        elif isinstance(part, Mapping):
+            found.extend(part.values())
+        elif isinstance(part, list | tuple):
+            found.extend(part)
+    return True
 
 
 def allowed_tools(choice: Mapping[str, Any]) -> list[dict[str, Any]]:

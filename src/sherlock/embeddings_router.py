@@ -15,11 +15,12 @@ from pydantic_core import to_json
 from sherlock.deps import RagDep, ServicesDep
 from sherlock.embedding_schemas import EmbeddingList, EmbeddingsRequest, embedding_list, embedding_object
 from sherlock.http_errors import documented
+from sherlock.json_body import JsonRoute
 from sherlock.rag.domain.errors import InvalidRequest, ModelNotFound
 from sherlock.rag.domain.models import Vector
 from sherlock.rag.domain.ports import TokenCounter
 
-router = APIRouter(prefix="/v1", tags=["embeddings"])
+router = APIRouter(prefix="/v1", tags=["embeddings"], route_class=JsonRoute)
 
 MAX_INPUT_TOKENS = 8192
 MAX_REQUEST_TOKENS = 300_000

@@ -6,7 +6,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from sherlock.rag.domain.models import Purpose, StoredFile
-from sherlock.schemas import ClosedModel
+from sherlock.schemas import ClosedModel, InDigits
 
 # ── upload ──────────────────────────────────────────────────────────────────
 
@@ -19,7 +19,7 @@ LONGEST_LIFE_S = 2_592_000
 
 class FileExpiration(ClosedModel):
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Field(strict=False, ge=SHORTEST_LIFE_S, le=LONGEST_LIFE_S)]
+    seconds: Annotated[int, Field(strict=False, ge=SHORTEST_LIFE_S, le=LONGEST_LIFE_S), InDigits]
     """From upload to expiry; forms write it in digits."""
 
 

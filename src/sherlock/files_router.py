@@ -1,7 +1,7 @@
 """`/v1/files`: upload, list, retrieve, delete, download."""
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import quote
 
@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from sherlock import http_errors
 from sherlock.deps import CallerDep, RagDep
@@ -26,7 +27,7 @@ from sherlock.http_errors import documented
 from sherlock.multipart import Upload
 from sherlock.rag.application.files import UploadDetails
 from sherlock.rag.domain.models import PageRequest, Purpose, StoredFile
-from sherlock.schemas import ListObject, list_object
+from sherlock.schemas import InDigits, ListObject, list_object
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
@@ -63,8 +64,7 @@ async def create_file(request: Request, caller: CallerDep, rag: RagDep) -> FileO
     """Store a file. It becomes searchable when it is attached to a vector store."""
     upload = Upload(request.stream(), request.headers.get("content-type"), file_field="file")
     filename = await upload.begin()
-    if "purpose" in upload.fields:
-        upload_details(upload.fields)  # refuse before the bytes are read
+    upload_details_so_far(upload.fields)  # refuse before the bytes are read
 
     async def details() -> UploadDetails:
         return upload_details(await upload.finish())
@@ -78,9 +78,23 @@ def upload_details(fields: Mapping[str, str]) -> UploadDetails:
     try:
         form = UploadForm.model_validate(body)
     except ValidationError as error:
-        found = [{**entry, "loc": ("body", *entry["loc"])} for entry in error.errors()]
-        raise RequestValidationError(found, body=body) from None
+        raise refusal(error.errors(), body) from None
     return UploadDetails(form.purpose, form.expires_after.seconds if form.expires_after else None)
+
+
+def upload_details_so_far(fields: Mapping[str, str]) -> None:
+    """Refuses like `upload_details` what is wrong by now; what is missing may yet come behind the file."""
+    body = unflattened(fields)
+    try:
+        UploadForm.model_validate(body)
+    except ValidationError as error:
+        wrong = [entry for entry in error.errors() if entry["type"] != "missing"]
+        if wrong:
+            raise refusal(wrong, body) from None
+
+
+def refusal(found: Sequence[ErrorDetails], body: Mapping[str, Any]) -> RequestValidationError:
+    return RequestValidationError([{**entry, "loc": ("body", *entry["loc"])} for entry in found], body=body)
 
 
 def unflattened(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -95,7 +109,7 @@ async def list_files(
     caller: CallerDep,
     rag: RagDep,
     purpose: Purpose | None = None,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    limit: Annotated[int, Query(ge=1, le=10_000), InDigits] = 10_000,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> ListObject[FileObject]:

@@ -14,8 +14,9 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import TypedDict
 
@@ -30,6 +31,9 @@ INTERNAL_MESSAGE = "The server had an error while processing your request."
 
 NO_RETRY = {"x-should-retry": "false"}
 """Both official clients retry every 409 and 5xx unless told that it cannot help."""
+
+CLIENT_GONE = 499
+"""nginx's status for a request whose client did not wait; only the log sees it."""
 
 
 # ── the envelope ────────────────────────────────────────────────────────────
@@ -68,8 +72,8 @@ STATUSES: Mapping[type[errors.SherlockError], ErrorStatus] = {
     errors.NotFound: ErrorStatus(404, INVALID_REQUEST),
     errors.Conflict: ErrorStatus(409, INVALID_REQUEST, headers=NO_RETRY),
     errors.UpstreamRejected: ErrorStatus(400, INVALID_REQUEST),
-    errors.RagDisabled: ErrorStatus(503, SERVER_ERROR, "rag_disabled", NO_RETRY),
-    errors.ChatModelNotConfigured: ErrorStatus(503, SERVER_ERROR, "llm_not_configured", NO_RETRY),
+    errors.RagDisabled: ErrorStatus(503, SERVER_ERROR, "rag_disabled"),
+    errors.ChatModelNotConfigured: ErrorStatus(503, SERVER_ERROR, "llm_not_configured"),
     errors.DatabaseUnavailable: ErrorStatus(503, SERVER_ERROR, "database_unavailable"),
     errors.FileStoreUnavailable: ErrorStatus(503, SERVER_ERROR, "storage_unavailable"),
     errors.EmbedderUnavailable: ErrorStatus(503, SERVER_ERROR, "embedder_unavailable"),
@@ -110,6 +114,8 @@ def error_response(error: errors.SherlockError) -> JSONResponse:
     answered = status_of(error)
     body: dict[str, Any] = {**error_body(error)}
     headers = dict(answered.headers or {})
+    if answered.status == 503 and not error.transient:
+        headers |= NO_RETRY
     if isinstance(error, errors.RagDisabled):
         body["detail"] = error.message  # part of the gate's promise; older clients read it
     if isinstance(error, errors.ChatModelRateLimited) and error.retry_after_s is not None:
@@ -165,6 +171,8 @@ class InternalErrors:
 
         try:
             await self.app(scope, receive, watch)
+        except ClientDisconnect:  # while its body was read; nobody is left to be answered
+            await Response(status_code=CLIENT_GONE)(scope, receive, send)
         except Exception as error:
             if scope["type"] != "http":
                 raise
@@ -198,6 +206,7 @@ def install(app: FastAPI) -> None:
 
 DESCRIPTIONS = {
     400: "The request is wrong; `param` names the field.",
+    403: "Nobody may do this.",
     404: "No such object.",
     409: "The request contradicts what is stored.",
     413: "The body is too large.",

@@ -40,6 +40,7 @@ health = APIRouter(tags=["health"])
 # ── health ──────────────────────────────────────────────────────────────────
 
 
+@health.head("/health", include_in_schema=False)
 @health.get("/health", operation_id="health")
 async def alive() -> HealthObject:
     """The process serves; nothing else is asked."""
@@ -54,6 +55,7 @@ NOT_READY: dict[int | str, dict[str, Any]] = {
 }
 
 
+@health.head("/health/ready", include_in_schema=False)
 @health.get("/health/ready", operation_id="ready", responses=NOT_READY)
 @health.get("/health/deep", operation_id="readyUnderItsOlderName", responses=NOT_READY)
 async def ready(services: ServicesDep, response: Response) -> ReadinessObject:

@@ -46,19 +46,22 @@ class Upload:
         self._in_file = False
         self._file_ended = False
         self._ended = False
-        self._parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": self._on_part_begin,
-                "on_header_field": self._on_header_field,
-                "on_header_value": self._on_header_value,
-                "on_header_end": self._on_header_end,
-                "on_headers_finished": self._on_headers_finished,
-                "on_part_data": self._on_part_data,
-                "on_part_end": self._on_part_end,
-                "on_end": self._on_end,
-            },
-        )
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._on_part_begin,
+                    "on_header_field": self._on_header_field,
+                    "on_header_value": self._on_header_value,
+                    "on_header_end": self._on_header_end,
+                    "on_headers_finished": self._on_headers_finished,
+                    "on_part_data": self._on_part_data,
+                    "on_part_end": self._on_part_end,
+                    "on_end": self._on_end,
+                },
+            )
+        except FormParserError:  # its own limit is 256 bytes
+            raise InvalidRequest("The boundary of the multipart body is too long.") from None
 
     async def begin(self) -> str:
         """Read up to the file and return its name. Fields that stand before it are in `fields`."""
@@ -120,6 +123,8 @@ class Upload:
     def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self._disposition)
         name = decoded(options.get(b"name", b""))
+        if not name:
+            raise InvalidRequest("A part of the form has no name.")
         self._in_file = name == self._file_field
         if self._in_file:
             if self.filename is not None:

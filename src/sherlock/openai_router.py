@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, S
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic_core import to_json
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
 from sherlock import http_errors
@@ -18,7 +19,8 @@ from sherlock.chat_schemas import (
     completion,
 )
 from sherlock.deps import CallerDep, ServicesDep
-from sherlock.http_errors import documented
+from sherlock.http_errors import CLIENT_GONE, documented
+from sherlock.json_body import JsonRoute
 from sherlock.process import cancelled
 from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, SherlockError
 from sherlock.rag.domain.models import AnswerEvent, Retrieved
@@ -26,13 +28,10 @@ from sherlock.schemas import ModelList, ModelObject, model_list, model_object
 from sherlock.search_schemas import stages_header
 from sherlock.wiring import Services
 
-router = APIRouter(prefix="/v1", tags=["chat"])
+router = APIRouter(prefix="/v1", tags=["chat"], route_class=JsonRoute)
 
 KEEP_ALIVE_S = 15.0
 """Longest silence of a stream; a comment line, which every client passes over, ends it."""
-
-CLIENT_GONE = 499
-"""nginx's status for a request whose client did not wait; only the log sees it."""
 
 T = TypeVar("T")
 
@@ -46,12 +45,47 @@ async def list_models(request: Request, services: ServicesDep) -> ModelList:
     return model_list(await model_names(services), request.state.started_at)
 
 
-@router.get("/models/{model:path}", operation_id="retrieveModel", responses=documented(404, 500, 503))
+class ModelName(Convertor[str]):
+    """Whatever stands behind `/models/`: names have slashes, and line ends are no reason for another 404."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("model_name", ModelName())
+
+
+@router.get("/models/{model:model_name}", operation_id="retrieveModel", responses=documented(404, 500, 503))
 async def retrieve_model(model: str, request: Request, services: ServicesDep) -> ModelObject:
     """By the full name or its last part."""
+    return model_object(await full_name(model, services), request.state.started_at)
+
+
+@router.delete(
+    "/models/{model:model_name}",
+    operation_id="deleteModel",
+    response_class=JSONResponse,
+    response_model=None,
+    status_code=403,
+    responses=documented(403, 404, 500, 503),
+)
+async def delete_model(model: str, services: ServicesDep) -> JSONResponse:
+    """Always refused: the models of a server are chosen where it is set up."""
+    name = await full_name(model, services)
+    message = f"The model '{name}' belongs to the server and cannot be deleted."
+    return JSONResponse(http_errors.envelope(message, http_errors.INVALID_REQUEST), 403)
+
+
+async def full_name(model: str, services: Services) -> str:
+    """Of the model with that name or last part of a name. Raises `ModelNotFound`."""
     for name in await model_names(services):
         if model in (name, name.rpartition("/")[2]):
-            return model_object(name, request.state.started_at)
+            return name
     raise ModelNotFound(model)
 
 
@@ -128,9 +162,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T |
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None
     finally:
-        gone.cancel()
-        await cancelled(working)
-        await cancelled(gone)
+        await cancelled(working, gone)
 
 
 async def disconnected(request: Request) -> None:

@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+EX_CONFIG = 78
+"""Exit status of a start that cannot succeed as configured (sysexits.h): not worth a restart."""
+
 PARENT_CHECK_S = 0.5
 
 
@@ -49,13 +52,17 @@ async def until(stop: asyncio.Event, waiting: Awaitable[None]) -> None:
         if task.done():
             task.result()
     finally:
-        await cancelled(task)
-        await cancelled(stopping)
+        await cancelled(task, stopping)
 
 
-async def cancelled(task: "asyncio.Future[Any]") -> None:
-    """Cancel and wait until it has really ended; its outcome is of no interest any more."""
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()
+async def cancelled(*tasks: "asyncio.Future[Any]") -> None:
+    """Cancel all and wait until they have really ended; their outcome is of no interest any more.
+
+    All at once: whoever is cancelled while it waits leaves none of them running.
+    """
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()

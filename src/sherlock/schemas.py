@@ -4,11 +4,20 @@ Requests are closed: an unknown member is an error. `null` means "not given", bu
 Objects are written by the `*_object`, `*_list` and `*_page` functions, one for each shape of the API.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
 from typing_extensions import TypedDict
 
 from sherlock.rag.domain.models import ComponentStatus, Page
@@ -27,6 +36,17 @@ Text = Annotated[str, AfterValidator(without_nul)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(without_nul)]
 Value = Annotated[str, StringConstraints(max_length=512), AfterValidator(without_nul)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
+MetadataInput = Annotated[dict[Key, Value], Field(max_length=16)]
+
+
+def in_digits(given: object) -> object:
+    """The string of a query or a form, as pydantic may read it: it would take `5.0`, `5_0` and ` 5 ` too."""
+    if isinstance(given, str) and not re.fullmatch(r"-?[0-9]+", given):
+        raise PydanticKnownError("int_parsing")
+    return given
+
+
+InDigits = BeforeValidator(in_digits)
 
 
 class ClosedModel(BaseModel):

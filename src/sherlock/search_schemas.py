@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, Self
 
-from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
@@ -19,6 +27,9 @@ from sherlock.rag.domain.models import (
 from sherlock.schemas import ClosedModel, Key, Number, TextObject, Value, without_nul
 
 MAX_FILTER_DEPTH = 16
+MAX_FILTERS = 512
+MAX_FILTER_VALUES = 10_000
+"""Of one request in all, since every one of them is compared with every chunk that is looked at."""
 MAX_QUERIES = 20
 MAX_QUERY_CHARS = 32_768
 """Ten pages: more is a document, not a question, and every term of it would be looked up."""
@@ -72,10 +83,22 @@ FilterInput = Annotated[
 ]
 
 
-def not_too_deep(given: FilterInput) -> FilterInput:
+def within_bounds(given: object) -> object:
+    """Judged before anything is made of it: a body has room for millions of comparisons."""
     level: list[Any] = [given]
+    nodes = values = 0
     for _ in range(MAX_FILTER_DEPTH):
-        level = [part for node in level if isinstance(node, CompoundFilter) for part in node.filters]
+        nodes += len(level)
+        lists = [node["value"] for node in level if isinstance(node, dict) and "value" in node]
+        values += sum(len(value) for value in lists if isinstance(value, list))
+        inner = [node["filters"] for node in level if isinstance(node, dict) and "filters" in node]
+        level = [part for parts in inner if isinstance(parts, list) for part in parts]
+        if nodes + len(level) > MAX_FILTERS or values > MAX_FILTER_VALUES:
+            raise PydanticCustomError(
+                "filter_too_large",
+                "at most {filters} filters with {values} listed values can be combined",
+                {"filters": MAX_FILTERS, "values": MAX_FILTER_VALUES},
+            )
         if not level:
             return given
     raise PydanticCustomError(
@@ -83,7 +106,7 @@ def not_too_deep(given: FilterInput) -> FilterInput:
     )
 
 
-Filters = Annotated[FilterInput, AfterValidator(not_too_deep)]
+Filters = Annotated[FilterInput, BeforeValidator(within_bounds)]
 
 
 # ── request ─────────────────────────────────────────────────────────────────

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-ECHOED_CHARS = 64
-"""Longest piece of a refused value that a message repeats."""
+from sherlock.rag.domain.errors import ECHOED_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,6 @@ class Fault:
     code: str | None
 
 
-NOT_JSON = Fault("We could not parse the JSON body of your request.", None, None)
 NO_OBJECT = Fault("The body must be a JSON object, sent with content type application/json.", None, None)
 
 
@@ -35,7 +33,9 @@ def fault(error: Mapping[str, Any], body: Any) -> Fault:
     """OpenAI's message and code for one of pydantic's errors about `body`."""
     kind = error["type"]
     if kind == "json_invalid":
-        return NOT_JSON
+        return Fault(
+            f"We could not parse the JSON body of your request: {error['ctx']['error']}.", None, None
+        )
     param = parameter(error["loc"], body, missing=kind == "missing")
     if param is None:
         return NO_OBJECT

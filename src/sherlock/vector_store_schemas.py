@@ -18,11 +18,10 @@ from sherlock.rag.domain.models import (
     VectorStoreChanges,
     VectorStoreFile,
 )
-from sherlock.schemas import ClosedModel, Key, Number, Text, TextObject, Value
+from sherlock.schemas import ClosedModel, Key, MetadataInput, Number, Text, TextObject, Value
 
 # ── requests ────────────────────────────────────────────────────────────────
 
-MetadataInput = Annotated[dict[Key, Value], Field(max_length=16)]
 AttributesInput = Annotated[dict[Key, Value | bool | Number], Field(max_length=16)]
 
 

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Query, Response
 
 from sherlock.deps import CallerDep, IncludeDep, RagDep, ServicesDep
 from sherlock.http_errors import documented
+from sherlock.json_body import JsonRoute
 from sherlock.rag.domain.models import PageRequest, Status
-from sherlock.schemas import ListObject, list_object
+from sherlock.schemas import InDigits, ListObject, list_object
 from sherlock.search_schemas import SearchRequest, SearchResultsPage, search_results_page, stages_header
 from sherlock.vector_store_schemas import (
     AttachFileRequest,
@@ -25,12 +26,12 @@ from sherlock.vector_store_schemas import (
     vector_store_object,
 )
 
-router = APIRouter(prefix="/v1/vector_stores", tags=["vector stores"])
+router = APIRouter(prefix="/v1/vector_stores", tags=["vector stores"], route_class=JsonRoute)
 
 POLL_AFTER_MS = "500"
 """Sent as `openai-poll-after-ms`: without it the clients' polling helpers wait for seconds."""
 
-Limit = Annotated[int, Query(ge=1, le=100)]
+Limit = Annotated[int, Query(ge=1, le=100), InDigits]
 Order = Literal["asc", "desc"]
 
 
@@ -106,7 +107,7 @@ async def search_vector_store(
 ) -> SearchResultsPage:
     """The best chunks, best first; scores lie in 0..1. The header `sherlock-stages` tells what was done."""
     # Over several stores an unknown one yields nothing; asked alone, it is an error.
-    await rag.vector_stores.get(caller, vector_store_id)
+    await rag.vector_stores.require(caller, vector_store_id)
     query = body.to_query(vector_store_id, services.settings.hybrid_alpha)
     retrieval = await rag.retriever.search(caller, query)
     response.headers["sherlock-stages"] = stages_header(retrieval)

@@ -1,7 +1,9 @@
 """Every refusal has OpenAI's envelope, status, code and words."""
 
 import json
+import logging
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ from tests.contract.data.check_response import violations
 from tests.serving import Served
 
 from sherlock.rag.domain.errors import (
+    ChatModelMisconfigured,
     ChatModelRateLimited,
     ChatModelUnavailable,
     SherlockError,
@@ -51,6 +54,9 @@ def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
     error: dict[str, Any] = body["error"]
     return error
 
+
+WIDE_FILTER = {"type": "or", "filters": [{"type": "eq", "key": "a", "value": n} for n in range(100)]}
+LONG_FILTER = {"type": "in", "key": "a", "value": list(range(1000))}
 
 INVALID = [
     # path, body, param, code, part of the message
@@ -175,6 +181,72 @@ INVALID = [
     ),
     (COMPLETIONS, CHAT | {"temperature": "hot"}, "temperature", "invalid_type", "a number"),
     (COMPLETIONS, CHAT | {"stream_options": {}}, "stream_options", None, "only allowed when"),
+    (
+        SEARCH,
+        {"query": "q", "filters": {"type": "or", "filters": [WIDE_FILTER] * 6}},
+        "filters",
+        "invalid_value",
+        "at most 512 filters",
+    ),
+    (
+        SEARCH,
+        {"query": "q", "filters": {"type": "or", "filters": [LONG_FILTER] * 11}},
+        "filters",
+        "invalid_value",
+        "10000 listed values",
+    ),
+    (COMPLETIONS, CHAT | {"messages": USER * 2049}, "messages", "array_above_max_length", "2048"),
+    (COMPLETIONS, CHAT | {"stop": []}, "stop", "array_below_min_length", "too short"),
+    (COMPLETIONS, CHAT | {"stop": ["x"] * 5}, "stop", "array_above_max_length", "4"),
+    (COMPLETIONS, CHAT | {"stop": ["x", ""]}, "stop[1]", "string_below_min_length", "too short"),
+    (COMPLETIONS, CHAT | {"stop": ""}, "stop", "string_below_min_length", "too short"),
+    (COMPLETIONS, CHAT | {"metadata": {"k" * 65: ""}}, "metadata", "string_above_max_length", "64"),
+    (COMPLETIONS, CHAT | {"metadata": {"k": "v" * 513}}, "metadata.k", "string_above_max_length", "512"),
+    (
+        COMPLETIONS,
+        CHAT | {"metadata": {str(n): "" for n in range(17)}},
+        "metadata",
+        "object_above_max_length",
+        "16",
+    ),
+    (COMPLETIONS, CHAT | {"logit_bias": {"5": 101}}, "logit_bias.5", "integer_above_max_value", "100"),
+    (COMPLETIONS, CHAT | {"logit_bias": {"a": 1}}, "logit_bias", "invalid_value", "pattern"),
+    (
+        COMPLETIONS,
+        CHAT | {"response_format": {"type": "yaml"}},
+        "response_format",
+        "invalid_value",
+        "Supported values are: 'text', 'json_object', 'json_schema'",
+    ),
+    (
+        COMPLETIONS,
+        CHAT | {"response_format": {"type": "json_schema", "json_schema": {"name": "a b"}}},
+        "response_format.json_schema.name",
+        "invalid_value",
+        "pattern",
+    ),
+    (
+        COMPLETIONS,
+        CHAT | {"tools": [{"type": "function", "function": {"name": "n" * 65}}]},
+        "tools[0].function.name",
+        "string_above_max_length",
+        "64",
+    ),
+    (
+        COMPLETIONS,
+        CHAT | {"tools": [{"type": "function", "function": {}}]},
+        "tools[0].function.name",
+        "missing_required_parameter",
+        "name",
+    ),
+    (
+        COMPLETIONS,
+        CHAT | {"safety_identifier": "s" * 129},
+        "safety_identifier",
+        "string_above_max_length",
+        "128",
+    ),
+    (COMPLETIONS, CHAT | {"function_call": "auto"}, "function_call", "unsupported_parameter", "tool_choice"),
     (COMPLETIONS, CHAT | {"functions": [{}]}, "functions", "unsupported_parameter", "tools"),
     (COMPLETIONS, CHAT | {"audio": {"voice": "x"}}, "audio", "unsupported_parameter", "audio"),
     (COMPLETIONS, CHAT | {"modalities": ["audio"]}, "modalities[0]", "invalid_value", "'text'"),
@@ -239,17 +311,75 @@ def test_a_body_that_is_too_long_is_refused_unsent(http: httpx.Client) -> None:
         assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
-def test_text_that_is_not_unicode(http: httpx.Client) -> None:
+def test_text_that_is_not_unicode(http: httpx.Client, rag_on: Served) -> None:
     """JSON can write half a surrogate pair; UTF-8 and the database cannot."""
     headers = {"content-type": "application/json"}
     half = "\ud800"
+    asked = len(rag_on.chat_model.requests)
     for path, body in (
         (SEARCH, {"query": half}),
         (STORES, {"metadata": {"a": half}}),
+        (EMBEDDINGS, {"model": half, "input": "a"}),
+        (COMPLETIONS, CHAT | {"model": half}),
+        (COMPLETIONS, CHAT | {"metadata": {"a": half}}),
+        (COMPLETIONS, CHAT | {"vendor_option": {half: 1}}),
         (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": half}]}),
         (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": [{"type": "text", "text": half}]}]}),
     ):
-        refused(http.post(path, content=json.dumps(body), headers=headers), 400)
+        error = refused(http.post(path, content=json.dumps(body), headers=headers), 400)
+        assert error["param"] is None
+        assert "surrogate" in error["message"] or "hex escape" in error["message"]
+    assert len(rag_on.chat_model.requests) == asked
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize(
+    ("member", "param"),
+    [
+        ('"temperature": {}', "temperature"),
+        ('"vendor_option": {{"a": [{}]}}', "vendor_option"),
+        ('"logit_bias": {{"1": {}}}', "logit_bias.1"),
+        ('"messages": [{{"role": "user", "content": "a", "weight": {}}}]', "messages"),
+    ],
+)
+def test_numbers_that_are_none(
+    http: httpx.Client, rag_on: Served, member: str, param: str, number: str
+) -> None:
+    asked = len(rag_on.chat_model.requests)
+    body = json.dumps(CHAT)[:-1] + ", " + member.format(number) + "}"
+    headers = {"content-type": "application/json"}
+    error = refused(http.post(COMPLETIONS, content=body, headers=headers), 400)
+    assert error["param"] == (param if number == "1e999" else None)
+    assert len(rag_on.chat_model.requests) == asked
+
+
+def test_what_is_nested_too_deep_is_called_so(http: httpx.Client) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(150):
+        schema = {"properties": {"a": schema}}
+    named = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    error = refused(http.post(COMPLETIONS, json=CHAT | {"response_format": named}), 400)
+    assert "nested too deep" in error["message"]
+    assert error["param"] is None
+    shallower: Any = schema
+    for _ in range(60):
+        shallower = shallower["properties"]["a"]
+    named["json_schema"] = {"name": "n", "schema": shallower}
+    assert http.post(COMPLETIONS, json=CHAT | {"response_format": named}).status_code == 200
+
+
+def test_what_asks_for_nothing_is_accepted(http: httpx.Client, rag_on: Served) -> None:
+    nothing = {"functions": [], "function_call": "none", "audio": None, "modalities": ["text"]}
+    assert http.post(COMPLETIONS, json=CHAT | nothing).status_code == 200
+    assert not rag_on.chat_model.requests[-1].options
+
+
+def test_a_search_at_the_bounds(http: httpx.Client, client: openai.OpenAI) -> None:
+    path = f"/v1/vector_stores/{client.vector_stores.create().id}/search"
+    widest = {"type": "or", "filters": [WIDE_FILTER] * 5}
+    longest = {"type": "or", "filters": [LONG_FILTER] * 10}
+    for filters in (widest, longest):
+        assert http.post(path, json={"query": "q", "filters": filters}).status_code == 200
 
 
 def deep_filter(depth: int) -> dict[str, Any]:
@@ -273,12 +403,52 @@ def test_deep_filters(http: httpx.Client, client: openai.OpenAI) -> None:
         ("limit=0", "limit", "integer_below_min_value"),
         ("limit=101", "limit", "integer_above_max_value"),
         ("limit=many", "limit", "invalid_type"),
+        ("limit=5_0", "limit", "invalid_type"),
+        ("limit=5.0", "limit", "invalid_type"),
+        ("limit=%205%20", "limit", "invalid_type"),
+        ("limit=%D9%A5", "limit", "invalid_type"),
         ("order=up", "order", "invalid_value"),
     ],
 )
 def test_invalid_queries(http: httpx.Client, query: str, param: str, code: str) -> None:
     error = refused(http.get(f"/v1/vector_stores?{query}"), 400)
     assert (error["param"], error["code"]) == (param, code)
+    if code == "invalid_type":
+        refused(http.get(f"/v1/files?{query}"), 400)
+
+
+@pytest.mark.parametrize("name", ["unknown", "a%0d%0ax", "a/b", "%0a", "x" * 3000, "a%20" * 1000])
+def test_models_that_do_not_exist(http: httpx.Client, name: str) -> None:
+    for method in ("GET", "DELETE"):
+        error = refused(http.request(method, f"/v1/models/{name}"), 404)
+        assert (error["param"], error["code"]) == ("model", "model_not_found")
+        assert error["message"].endswith("' does not exist or you do not have access to it.")
+        assert len(error["message"]) < 200
+
+
+def test_the_models_of_the_server_cannot_be_deleted(http: httpx.Client, client: openai.OpenAI) -> None:
+    for model in client.models.list():
+        assert model.id in refused(http.delete(f"/v1/models/{model.id}"), 403)["message"]
+        with pytest.raises(openai.PermissionDeniedError):
+            client.models.delete(model.id)
+    assert next(iter(client.models.list())).id == "fake-model"
+
+
+def test_long_names_are_not_repeated(http: httpx.Client) -> None:
+    name = "a b " * 5000
+    for path, body in (
+        (EMBEDDINGS, {"model": name, "input": "a"}),
+        (COMPLETIONS, CHAT | {"model": name}),
+        (STORES, {"file_ids": [name]}),
+    ):
+        assert len(refused(http.post(path, json=body), 404)["message"]) < 200
+    assert len(refused(http.get(f"/v1/files/{'x' * 3000}"), 404)["message"]) < 200
+
+
+def test_health_has_a_head(http: httpx.Client) -> None:
+    for path in ("/health", "/health/ready"):
+        answer = http.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
 
 
 @pytest.mark.parametrize(
@@ -353,6 +523,22 @@ def test_invalid_uploads(http: httpx.Client, fields: dict[str, str], param: str,
     assert (error["param"], error["code"]) == (param, code)
 
 
+def test_fields_may_stand_on_both_sides_of_the_file(http: httpx.Client) -> None:
+    def field(name: str, value: str) -> bytes:
+        return f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+
+    file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\ntext\r\n'
+    purpose, anchor = field("purpose", "batch"), field("expires_after[anchor]", "created_at")
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    body = purpose + anchor + file + field("expires_after[seconds]", "3600") + b"--b--\r\n"
+    stored = http.post("/v1/files", content=body, headers=headers).json()
+    assert stored["expires_at"] == stored["created_at"] + 3600
+
+    endless = anchor + field("purpose", "fun") + file
+    error = refused(http.post("/v1/files", content=endless, headers=headers), 400)
+    assert error["param"] == "purpose", "the body has no end, so this was found before"
+
+
 def test_uploads_that_are_no_form(http: httpx.Client) -> None:
     form = {"content-type": "multipart/form-data; boundary=b"}
     whole = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\ntext\r\n--b--\r\n'
@@ -361,12 +547,16 @@ def test_uploads_that_are_no_form(http: httpx.Client) -> None:
         (b"text", {"content-type": "multipart/form-data"}),
         (b"text", form),
         (b"", form),
+        (whole, {"content-type": f"multipart/form-data; boundary={'b' * 5000}"}),
         (whole[:-10], form),
         (whole[:-6] + whole, form),
         (b"--b\r\nbroken\r\n\r\n--b--\r\n", form),
         (b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n' + b"x" * 5000 + b"\r\n--b--\r\n", form),
     ):
         refused(http.post("/v1/files", content=content, headers=headers), 400)
+    nameless = b"--b\r\nContent-Disposition: form-data\r\n\r\ntext\r\n--b--\r\n"
+    error = refused(http.post("/v1/files", content=nameless, headers=form), 400)
+    assert (error["message"], error["param"]) == ("A part of the form has no name.", None)
     nothing = http.post("/v1/files", files={"other": ("a.txt", b"text")}, data={"purpose": "batch"})
     assert refused(nothing, 400)["param"] == "file"
 
@@ -390,6 +580,22 @@ def test_a_file_that_is_too_large_is_refused_while_it_comes(
     assert {file.id for file in client.files.list()} == before
 
 
+def test_a_client_that_goes_while_it_uploads_is_not_our_fault(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\ntext'
+    with caplog.at_level(logging.INFO, "sherlock"):
+        with socket.create_connection((http.base_url.host, http.base_url.port or 80)) as raw:
+            raw.sendall(
+                b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n"
+                b"content-type: multipart/form-data; boundary=b\r\n\r\n" + begun
+            )
+        deadline = time.monotonic() + 10
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert [(line.message, getattr(line, "status", None)) for line in caplog.records] == [("request", 499)]
+
+
 def test_a_file_nobody_can_read_is_refused(http: httpx.Client) -> None:
     sent = http.post(
         "/v1/files", data={"purpose": "assistants"}, files={"file": ("a.xyz", b"\x00\x01\x02" * 99)}
@@ -400,7 +606,13 @@ def test_a_file_nobody_can_read_is_refused(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "code", "headers"),
     [
-        (ChatModelUnavailable("It is down."), 503, "llm_unavailable", {}),
+        (ChatModelUnavailable("It is down."), 503, "llm_unavailable", {"x-should-retry": None}),
+        (
+            ChatModelMisconfigured("It refused the key."),
+            503,
+            "llm_unavailable",
+            {"x-should-retry": "false"},
+        ),
         (
             ChatModelRateLimited("Slow down.", retry_after_s=2.4),
             429,

@@ -100,6 +100,19 @@ def test_pieces_arrive_as_they_are_made(tmp_path_factory: pytest.TempPathFactory
     assert arrived[-1] - arrived[0] > 0.25, "not held back until the end"
 
 
+def test_as_many_choices_as_were_asked_for_from_an_upstream_that_makes_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with gateway(Upstream(words=2), tmp_path_factory) as running, running.http() as http:
+        whole = http.post("/v1/chat/completions", json=CHAT | {"n": 3, "stream": False}).json()
+        streamed = http.post("/v1/chat/completions", json=CHAT | {"n": 3}).text
+    answers = [(choice["index"], choice["message"]["content"]) for choice in whole["choices"]]
+    assert answers == [(0, "0 1 "), (1, "0 1 "), (2, "0 1 ")]
+    chunks = parse_sse(streamed)
+    assert not stream_violations("POST", "/chat/completions", chunks)
+    assert streamed.count('"finish_reason":"stop"') == 3
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_stops_the_upstream(
     tmp_path_factory: pytest.TempPathFactory, stream: bool

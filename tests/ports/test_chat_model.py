@@ -23,7 +23,12 @@ from tests.fakes_models import FakeChatModel
 
 from sherlock import local_models, readiness
 from sherlock.rag.adapters import chat_model as chat_model_module
-from sherlock.rag.adapters.chat_model import OpenAIChatModel
+from sherlock.rag.adapters.chat_model import (
+    MAX_RETRY_AFTER_S,
+    UNLIKELY,
+    ChatModelMisconfigured,
+    OpenAIChatModel,
+)
 from sherlock.rag.adapters.local_chat_model import MAX_WAITING, LocalChatModel, _StopFilter
 from sherlock.rag.domain.errors import (
     ChatModelRateLimited,
@@ -90,6 +95,10 @@ class Upstream:
     async def models(self, request: Request) -> Response:
         self.listed += 1
         await self.may_list.wait()
+        if request.headers["authorization"] == "Bearer visitor":
+            return HTMLResponse("<h1>Welcome</h1>")
+        if request.headers["authorization"] == "Bearer odd":
+            return JSONResponse({"data": 3})
         if request.headers["authorization"] == "Bearer wrong":
             return error(401, "Incorrect API key provided: wrong", "invalid_api_key")
         data = [
@@ -103,7 +112,15 @@ class Upstream:
         self.authorization = request.headers["authorization"]
         match body["model"]:
             case "busy":
-                return error(429, "Slow down", retry_after="7")
+                return error(429, "Slow down", retry_after=body.get("retry_after", "7"))
+            case "page":
+                return HTMLResponse("<h1>Welcome</h1>")
+            case "garbled":
+                garbled = {"error": {"message": "The text \ud800 is not valid.", "code": "bad\ud800"}}
+                return Response(json.dumps(garbled), 400, media_type="application/json")
+            case "saying":
+                frames = (f"data: {piece}\n\n" for piece in [*body["pieces"], "[DONE]"])
+                return StreamingResponse(frames, media_type="text/event-stream")
             case "locked":
                 return error(401, "Incorrect API key provided: sk-secret", "invalid_api_key")
             case "unknown":
@@ -341,13 +358,15 @@ async def test_an_older_server_is_asked_without_stream_options(
     ("model", "kind", "words"),
     [
         ("busy", ChatModelRateLimited, "too many requests"),
-        ("locked", ChatModelUnavailable, "refused Sherlock's key"),
-        ("nowhere", ChatModelUnavailable, "does not know the route"),
+        ("locked", ChatModelMisconfigured, "refused Sherlock's key"),
+        ("page", ChatModelMisconfigured, "lack /v1"),
+        ("nowhere", ChatModelMisconfigured, "does not know the route"),
         ("crashing", ChatModelUnavailable, "status 500"),
         ("cut", ChatModelUnavailable, "broke off"),
         ("torn", ChatModelUnavailable, "broke off"),
         ("failing", ChatModelUnavailable, "reported an error"),
         ("picky", UpstreamRejected, "temperature must be at most 2"),
+        ("garbled", UpstreamRejected, "The text \ufffd is not valid."),
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -369,6 +388,130 @@ async def test_details_of_a_rejection_and_of_a_limit_come_along(remote: OpenAICh
     with pytest.raises(ChatModelRateLimited) as limited:
         await events_of(remote, asking(model="busy"))
     assert limited.value.retry_after_s == 7
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("2.5", 2.5),
+        ("-3", 0),
+        ("1e300", MAX_RETRY_AFTER_S),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_RETRY_AFTER_S),
+        ("inf", None),
+        ("1e400", None),
+        ("nan", None),
+        ("later", None),
+    ],
+)
+async def test_how_long_to_wait_is_a_sane_number(
+    remote: OpenAIChatModel, said: str, seconds: float | None
+) -> None:
+    with pytest.raises(ChatModelRateLimited) as limited:
+        await events_of(remote, asking(model="busy", retry_after=said))
+    assert limited.value.retry_after_s == seconds
+
+
+async def test_a_server_that_ignores_n_is_asked_for_the_missing_choices(
+    remote: OpenAIChatModel, upstream: Upstream
+) -> None:
+    events = await events_of(remote, asking(model="good", n=3))
+    assert [asked.get("n") for asked in upstream.asked] == [3, 2, 1]
+    assert len({json.dumps(asked | {"n": 0}) for asked in upstream.asked}) == 1
+    assert [event for event in events if isinstance(event, Finished)] == [
+        Finished("stop", choice) for choice in range(3)
+    ]
+    for choice in range(3):
+        words = [e.text for e in events if isinstance(e, TextDelta) and e.choice == choice]
+        assert "".join(words) == "Paris."
+    assert events[-1] == Usage(27, 6, {"prompt_tokens_details": {"cached_tokens": 12}})
+
+
+async def test_choices_nobody_asked_for_are_left_out(remote: OpenAIChatModel) -> None:
+    assert await events_of(remote, asking(model="twins")) == [
+        TextDelta("0", 0),
+        Finished("stop", 0),
+        Usage(9, 2, {"prompt_tokens_details": {"cached_tokens": 4}}),
+    ]
+
+
+def saying(*pieces: Any) -> ChatRequest:
+    """Pieces of a stream, and the end that makes them an answer."""
+    written = [piece if isinstance(piece, str) else json.dumps(piece) for piece in pieces]
+    return asking(model="saying", pieces=[*written, json.dumps(chunk({}, "stop"))])
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "3",
+        '"text"',
+        "[]",
+        {"choices": "x"},
+        {"choices": [3]},
+        chunk({"content": 7}),
+        chunk({"content": ["x"]}),
+        chunk({"tool_calls": {"index": 0}}),
+        chunk({"tool_calls": [{"index": "0"}]}),
+        chunk({"content": "x"}, logprobs={"content": [{"token": 1}]}),
+    ],
+    ids=str,
+)
+async def test_pieces_of_another_shape(remote: OpenAIChatModel, piece: Any) -> None:
+    with pytest.raises(ChatModelUnavailable, match="not one of the OpenAI API"):
+        await events_of(remote, saying(piece))
+
+
+async def test_what_no_json_can_hold_is_not_passed_on(remote: OpenAIChatModel) -> None:
+    entry = '{"token": "\\udc00", "logprob": NaN, "top_logprobs": [{"token": "b", "logprob": -Infinity}]}'
+    text = chunk({"content": "a\ud800b"}, logprobs={"content": []})
+    first = json.dumps(text).replace('"content": []', f'"content": [{entry}]')
+    (delta, _) = await events_of(remote, saying(first))
+    unlikely = {"logprob": UNLIKELY, "bytes": None}
+    assert delta == TextDelta(
+        "a\ufffdb",
+        0,
+        {
+            "content": [
+                {"token": "\ufffd", **unlikely, "top_logprobs": [{"token": "b", **unlikely}]},
+            ],
+            "refusal": None,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": None, "completion_tokens": "3"},
+        {"prompt_tokens": 1.5, "completion_tokens": 3},
+        {"prompt_tokens": 9},
+        "much",
+    ],
+    ids=str,
+)
+async def test_figures_that_are_none_are_not_reported(remote: OpenAIChatModel, usage: Any) -> None:
+    assert await events_of(remote, saying(chunk({}) | {"usage": usage})) == [Finished("stop")]
+
+
+async def test_details_without_a_figure_are_left_out(remote: OpenAIChatModel) -> None:
+    details = {"cached_tokens": None, "audio_tokens": "3", "reasoning_tokens": 2}
+    usage = {"prompt_tokens": 1, "completion_tokens": 3, "completion_tokens_details": details}
+    events = await events_of(remote, saying(chunk({}) | {"usage": usage}))
+    assert events[-1] == Usage(1, 3, {"completion_tokens_details": {"reasoning_tokens": 2}})
+
+
+async def test_messages_are_not_walked_through_by_the_client(
+    remote: OpenAIChatModel, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transformation holds the event loop for a quarter of a millisecond a message."""
+
+    async def refuse(*_: object) -> object:
+        raise AssertionError("transformed")
+
+    monkeypatch.setattr("openai.resources.chat.completions.completions.async_maybe_transform", refuse)
+    messages = tuple({"role": "user", "content": f"é{n}", "name": None} for n in range(3))
+    await events_of(remote, ChatRequest("good", messages))
+    assert upstream.asked[0]["messages"] == list(messages)
 
 
 @pytest.mark.parametrize("model", ["slow", "stalling"])
@@ -411,14 +554,26 @@ async def test_nobody_listens() -> None:
     assert status.reason == "The language model server cannot be reached."
 
 
-async def test_a_refused_key_shows_in_the_status(upstream: Upstream) -> None:
-    model = OpenAIChatModel(upstream.url, "wrong")
+@pytest.mark.parametrize(
+    ("key", "kind", "words"),
+    [
+        ("wrong", ChatModelMisconfigured, "refused Sherlock's key"),
+        ("visitor", ChatModelMisconfigured, "lack /v1"),
+        ("odd", ChatModelUnavailable, "not one of the OpenAI API"),
+    ],
+)
+async def test_what_is_set_up_wrong_shows_in_the_status(
+    upstream: Upstream, key: str, kind: type[ChatModelUnavailable], words: str
+) -> None:
+    model = OpenAIChatModel(upstream.url, key)
     status = await model.status()
+    with pytest.raises(ChatModelUnavailable) as raised:
+        await model.models()
     await model.close()
-    assert (status.state, status.reason) == (
-        "unavailable",
-        "The language model server refused Sherlock's key.",
-    )
+    assert status.state == "unavailable"
+    assert words in (status.reason or "")
+    assert type(raised.value) is kind
+    assert raised.value.message == status.reason
 
 
 async def test_a_configured_model_is_the_only_one(upstream: Upstream) -> None:

@@ -169,6 +169,20 @@ async def test_waiting_for_a_file_that_is_deleted(
     assert (await stores.wait(HERE, store.id, file.id, 10)).status == "failed"
 
 
+@pytest.mark.parametrize(
+    ("deleted", "message"),
+    [(False, "file detached during ingestion"), (True, "vector store deleted during ingestion")],
+)
+async def test_waiting_for_a_file_that_leaves_the_store(
+    stores: VectorStores, file: StoredFile, deleted: bool, message: str
+):
+    store = await stores.create(HERE, file_ids=[file.id])
+    await (stores.delete(HERE, store.id) if deleted else stores.detach(HERE, store.id, file.id))
+    ended = await stores.wait(HERE, store.id, file.id, 10)
+    assert ended.last_error is not None
+    assert (ended.status, ended.last_error.message) == ("failed", message)
+
+
 async def test_a_file_has_no_text_before_it_is_completed(stores: VectorStores, file: StoredFile):
     store = await stores.create(HERE, file_ids=[file.id])
     assert await stores.file_text(HERE, store.id, file.id) == ""

@@ -125,13 +125,22 @@ class VectorStores:
             try:
                 seen = await self.catalog.get_membership(workspace_id, vector_store_id, file_id)
             except NotFound:
-                deleted = LastError("server_error", "file deleted during ingestion")
-                return replace(seen, status="failed", last_error=deleted)
+                gone = await self._what_is_gone(workspace_id, vector_store_id, file_id)
+                return replace(seen, status="failed", last_error=LastError("server_error", gone))
             left_s = deadline - asyncio.get_running_loop().time()
             if seen.status != "in_progress" or left_s <= 0:
                 return seen
             await asyncio.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    async def _what_is_gone(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> str:
+        try:
+            await self.catalog.get_file(workspace_id, file_id)
+        except NotFound:
+            return "file deleted during ingestion"
+        if await self.catalog.find_vector_stores(workspace_id, [vector_store_id]):
+            return "file detached during ingestion"
+        return "vector store deleted during ingestion"
 
     async def get_file(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str

@@ -17,7 +17,8 @@
     │   ├── EmbedderUnavailable
     │   ├── RerankerUnavailable
     │   └── ChatModelUnavailable
-    │       └── ChatModelRateLimited
+    │       ├── ChatModelRateLimited
+    │       └── ChatModelMisconfigured    the exception: repeating cannot help
     ├── IngestError                   this document cannot be ingested; permanent
     │   ├── UnsupportedFile
     │   └── InvalidFile
@@ -28,7 +29,15 @@ A message is a plain sentence for the caller: no SQL, no path, no document text,
 
 from typing import ClassVar, Literal
 
+ECHOED_CHARS = 64
+"""How much of what a caller sent a message repeats."""
+
 IngestErrorCode = Literal["server_error", "unsupported_file", "invalid_file"]
+
+
+def abridged(given: str) -> str:
+    """The beginning of a caller's own text."""
+    return given if len(given) <= ECHOED_CHARS else f"{given[:ECHOED_CHARS]}…"
 
 
 class SherlockError(Exception):
@@ -78,7 +87,7 @@ class NotFound(RequestError):
     """No such object in the caller's workspace: unknown, foreign and malformed ids look the same."""
 
     def __init__(self, kind: str, object_id: str, *, param: str | None = "id") -> None:
-        super().__init__(f"No such {kind} object: {object_id}", param=param)
+        super().__init__(f"No such {kind} object: {abridged(object_id)}", param=param)
 
 
 class ModelNotFound(NotFound):
@@ -87,7 +96,7 @@ class ModelNotFound(NotFound):
     def __init__(self, model: str) -> None:
         RequestError.__init__(
             self,
-            f"The model '{model}' does not exist or you do not have access to it.",
+            f"The model '{abridged(model)}' does not exist or you do not have access to it.",
             param="model",
             code="model_not_found",
         )
@@ -153,6 +162,12 @@ class ChatModelRateLimited(ChatModelUnavailable):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class ChatModelMisconfigured(ChatModelUnavailable):
+    """The language model server refuses our key, or is not what we were told it is: not transient."""
+
+    transient = False
 
 
 class IngestError(SherlockError):
