@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sherlock import config
+from sherlock.process import EX_CONFIG
 from sherlock.rag.domain.errors import RequestError, SherlockError
 from sherlock.rag.domain.models import (
     DEFAULT_WORKSPACE,
@@ -33,9 +34,6 @@ app.add_typer(models, name="models")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-EX_CONFIG = 78
-"""Exit status of a start that cannot succeed as configured (sysexits.h): not worth a restart."""
-
 StoreOption = Annotated[str, typer.Option("--store", help="Name or id of the vector store.")]
 ParentOption = Annotated[
     int,
@@ -44,7 +42,7 @@ ParentOption = Annotated[
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
-    err.print(f"[red]sherlock:[/red] {message}", soft_wrap=True)
+    err.print(f"[red]sherlock:[/red] {escape(message)}", soft_wrap=True)
     raise typer.Exit(status)
 
 
@@ -119,7 +117,8 @@ def prepare_models(
         ready = local_models.prepare(folder, encoder=chosen.encoder_model, reranker=chosen.reranker_model)
     except SherlockError as error:
         fail(error.message)
-    out.print(f"Models are ready: {', '.join(model.name for model in ready)}.", soft_wrap=True)
+    names = ", ".join(model.name for model in ready)
+    out.print(f"Models are ready: {names}.", markup=False, soft_wrap=True)
 
 
 # ── use cases ───────────────────────────────────────────────────────────────
@@ -169,9 +168,8 @@ async def _ingest(files: list[Path], store_name: str) -> None:
         finally:
             stop.set()
             await working
-        out.print(
-            f"{completed} of {len(files)} files are in store {store.name} ({store.id}).", soft_wrap=True
-        )
+        told = f"{completed} of {len(files)} files are in store {store.name} ({store.id})."
+        out.print(told, markup=False, soft_wrap=True)
     if completed < len(files):
         raise typer.Exit(1)
 
@@ -193,9 +191,13 @@ async def _attach(rag: "Rag", store: VectorStore, files: list[Path], progress: P
             )
             attached[stored.id] = path
         except RequestError as error:
-            err.print(f"[red]refused[/red] {path}: {error.message}", soft_wrap=True)
+            report("refused", path, error.message)
         progress.advance(bar)
     return attached
+
+
+def report(what: str, path: Path, reason: str) -> None:
+    err.print(f"[red]{what}[/red] {escape(f'{path}: {reason}')}", soft_wrap=True)
 
 
 async def _wait(
@@ -219,7 +221,7 @@ async def _wait(
             completed += 1
         else:
             reason = member.last_error.message if member.last_error else member.status
-            err.print(f"[red]{member.status}[/red] {path}: {reason}", soft_wrap=True)
+            report(member.status, path, reason)
         progress.advance(bar)
     return completed
 
@@ -260,7 +262,7 @@ async def _search(query: str, store_name: str, limit: int | None, alpha: float |
         out.print(f"       {escape(' '.join(hit.text.split())[:300])}\n", soft_wrap=True)
     if not found.results:
         out.print("Nothing was found.")
-    err.print(f"stages: {', '.join(found.stages)}" + "".join(f"; {reason}" for reason in found.degraded))
+    err.print("; ".join([f"stages: {', '.join(found.stages)}", *found.degraded]), markup=False)
 
 
 @app.command()

@@ -6,19 +6,25 @@ database open while one of them is being restarted, and ends them on SIGINT or S
 
 import asyncio
 import contextlib
+import json
 import os
+import shlex
 import signal
 import socket
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
 
 from sherlock.config import Settings
 from sherlock.embedded import open_embedded
-from sherlock.process import stop_on_signals
+from sherlock.process import EX_CONFIG, cancelled, stop_on_signals
+from sherlock.rag.domain.errors import DatabaseUnavailable
 
 STOP_TIMEOUT_S = 15.0
 """How long a child may take to finish its requests or give its job back."""
@@ -26,6 +32,8 @@ RESTART_PAUSE_S = 1.0
 QUICK_DEATH_S = 30.0
 """A child that fails sooner than this, three times running, will not live: everything stops."""
 QUICK_DEATHS_ALLOWED = 2
+READY_CHECK_S = 0.5
+DATABASE_CHECK_S = 3.0
 
 err = Console(stderr=True, highlight=False)
 
@@ -49,7 +57,7 @@ class Child:
                 lived_s = time.monotonic() - self.started
                 killed = status < 0  # by a signal: somebody's will, or the kernel's for lack of memory
                 self.quick_deaths = self.quick_deaths + 1 if lived_s < QUICK_DEATH_S and not killed else 0
-                if status == os.EX_CONFIG:
+                if status == EX_CONFIG:
                     return
                 err.print(f"sherlock {self.command} ended with status {status}; starting it again")
                 await asyncio.sleep(RESTART_PAUSE_S)
@@ -78,10 +86,11 @@ class Child:
 
 async def up(settings: Settings) -> int:
     """Run until a signal comes or a child cannot live; returns the exit status."""
-    address = f"{settings.host}:{settings.port}"
-    if not port_is_free(settings.host, settings.port):
-        err.print(f"[red]sherlock:[/red] {address} is in use; set SHERLOCK_PORT to another port")
+    if not (port := free_port(settings.host, settings.port)):
+        address = escape(f"{settings.host}:{settings.port}")
+        err.print(f"[red]sherlock:[/red] {address} cannot be used; set SHERLOCK_PORT to another port")
         return 1
+    settings = settings.model_copy(update={"port": port})
     status = 0
 
     async def watch(stop: asyncio.Event) -> None:
@@ -96,8 +105,8 @@ async def _watch(settings: Settings, stop: asyncio.Event) -> int:
     err.print("Starting Sherlock: database, API, worker, models ...")
     async with contextlib.AsyncExitStack() as stack:
         if not settings.postgres_url.get_secret_value():
-            await stack.enter_async_context(await open_embedded(settings.data_dir))
-        environ = os.environ | {"SHERLOCK_RAG_ENABLED": "true"}
+            await stack.enter_async_context(database_kept(settings.data_dir))
+        environ = os.environ | {"SHERLOCK_RAG_ENABLED": "true", "SHERLOCK_PORT": str(settings.port)}
         children = [asyncio.ensure_future(Child(name, environ).keep_alive()) for name in ("serve", "worker")]
         greeting = asyncio.ensure_future(greet(settings))
         stopping = asyncio.ensure_future(stop.wait())
@@ -111,23 +120,48 @@ async def _watch(settings: Settings, stop: asyncio.Event) -> int:
             err.print("Sherlock has stopped; the data stays where it is.")
 
 
+@contextlib.asynccontextmanager
+async def database_kept(data_dir: Path) -> AsyncIterator[None]:
+    """The embedded database, held open: one that was killed is started again."""
+    database = await open_embedded(data_dir)
+
+    async def keep() -> None:
+        nonlocal database
+        while True:
+            await asyncio.sleep(DATABASE_CHECK_S)
+            try:
+                joined = await open_embedded(data_dir)  # the server that runs, or a new one
+            except DatabaseUnavailable as error:
+                err.print(error.message, markup=False)
+            else:
+                left, database = database, joined
+                await left.close()
+
+    keeping = asyncio.ensure_future(keep())
+    try:
+        yield
+    finally:
+        await cancelled(keeping)
+        await database.close()
+
+
 async def greet(settings: Settings) -> None:
     """Say where to go as soon as everything is ready."""
-    url = f"http://{settings.host}:{settings.port}"
+    url = local_url(settings.host, settings.port)
     began = time.monotonic()
     async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                ready = await client.get(f"{url}/health/ready")
-                if ready.status_code == 200:
-                    break
-            await asyncio.sleep(0.25)
-        listed = await client.get(f"{url}/v1/models")
-    model = listed.json()["data"][0]["id"]
-    err.print(f"\nSherlock is ready at [bold]{url}/v1[/bold] after {time.monotonic() - began:.1f} s. Try:\n")
+        while not await is_ready(client, url):  # noqa: ASYNC110 - another process becomes ready
+            await asyncio.sleep(READY_CHECK_S)
+        model = await first_model(client, url)
+    took_s = time.monotonic() - began
+    err.print(f"\nSherlock is ready at {url}/v1 after {took_s:.1f} s.", markup=False, soft_wrap=True)
+    if model is None:
+        err.print("It lists no language model at /v1/models, so chat does not work yet.")
+        return
+    request = json.dumps({"model": model, "messages": [{"role": "user", "content": "Say hello."}]})
     err.print(
-        f"  curl {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
-        f'    -d \'{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello."}}]}}\'\n',
+        f"Try:\n\n  curl {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
+        f"    -d {shlex.quote(request)}\n",
         markup=False,
         soft_wrap=True,
     )
@@ -138,13 +172,34 @@ async def greet(settings: Settings) -> None:
         )
 
 
-def port_is_free(host: str, port: int) -> bool:
-    if port == 0:
-        return True
+async def is_ready(client: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await client.get(f"{url}/health/ready")).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+async def first_model(client: httpx.AsyncClient, url: str) -> str | None:
+    """The name of a language model to ask; `None` where the API names none."""
+    try:
+        listed = (await client.get(f"{url}/v1/models")).raise_for_status().json()["data"]
+        return str(listed[0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        return None
+
+
+def local_url(host: str, port: int) -> str:
+    """Where this machine reaches what listens on `host`, which may stand for all addresses."""
+    reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+
+
+def free_port(host: str, port: int) -> int:
+    """`port`, or any free one for 0; 0 where it cannot be listened on."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError:
-            return False
-    return True
+            return 0
+        return int(probe.getsockname()[1])

@@ -1,12 +1,15 @@
 """Whether each part can work now, and since when it has been so."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sherlock.rag.domain.errors import SherlockError
 from sherlock.rag.domain.models import ComponentStatus
+
+log = logging.getLogger(__name__)
 
 CHECK_TIMEOUT_S = 3.0
 
@@ -46,6 +49,9 @@ class Readiness:
             status = ComponentStatus("unavailable", since=now, reason=error.message)
         except TimeoutError:
             status = ComponentStatus("unavailable", since=now, reason="It does not answer in time.")
+        except Exception as error:  # a fault of ours or a library's, whose text may hold anything
+            log.error("a readiness check failed", extra={"component": name, "error": type(error).__name__})
+            status = ComponentStatus("unavailable", since=now, reason="It failed unexpectedly.")
         last = self._last.get(name)
         if last is not None and last.state == status.state:
             status = replace(status, since=last.since)

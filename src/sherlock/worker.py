@@ -1,7 +1,8 @@
 """The ingest worker: claim a job, hold its lease, run it, settle it.
 
 A job is settled in one of four ways: completed; failed for good (the document is at fault); given back with a
-delay (something was down); released unharmed (this worker is stopping). A worker that is killed settles
+delay (something was down, which does not count against it, or we are at fault, which does); released unharmed
+(this worker is stopping). A worker that is killed settles
 nothing: its lease runs out and another claims the job, going on from the chunks that were staged.
 """
 
@@ -10,16 +11,20 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
+from typing import Any
 
 from sherlock import observability, wiring
 from sherlock.config import Settings
 from sherlock.process import cancelled, stop_on_signals, until, watched_parent
+from sherlock.rag.application.files import Files
 from sherlock.rag.application.ingest import Ingestor, retry_delay_s
 from sherlock.rag.domain.errors import IngestError, LeaseLost, SherlockError, Unavailable
-from sherlock.rag.domain.models import IngestJob, LastError
+from sherlock.rag.domain.models import IngestJob, LastError, Lease
 from sherlock.rag.domain.ports import IngestQueue
 
 log = logging.getLogger(__name__)
@@ -27,11 +32,26 @@ log = logging.getLogger(__name__)
 POLL_S = 5.0
 """Longest sleep without a wake-up: finds jobs whose lease ran out, and those whose NOTIFY was lost."""
 OUTAGE_PAUSE_S = 1.0
+FIRST_SWEEP_AFTER_S = 300.0
+SWEEP_EVERY_S = 3600.0
+SWEEP_GRACE_S = 3600.0
+"""Longer than the last field of any upload follows its bytes."""
 
 
 def owner_name() -> str:
     """Tells this process from every other, on any machine."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How a job ends here: what is told to the queue, and what is said in the log once it is told."""
+
+    said: str
+    tell: Callable[[], Awaitable[None]] | None = None
+    """`None`: the job is not ours any more."""
+    level: int = logging.INFO
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,62 +83,95 @@ class Worker:
             except Unavailable as error:
                 log.warning("ingest queue unavailable", extra={"reason": error.message})
                 await until(stop, asyncio.sleep(OUTAGE_PAUSE_S))
+            except Exception as error:
+                # A fault of ours must not end the worker: others of its jobs may be sound.
+                log.error("the worker failed and goes on", extra={"error": type(error).__name__})
+                await until(stop, asyncio.sleep(OUTAGE_PAUSE_S))
 
     async def _run(self, job: IngestJob, stop: asyncio.Event) -> None:
-        """Run one job to its settlement. Raises `Unavailable` when it could not be settled."""
+        """Run one job, then settle it. Raises `Unavailable` when it could not be settled."""
+        settlement = await self._ingest(job, stop)
+        context = {"job": job.lease.job_id, "attempt": job.lease.attempt} | settlement.details
+        try:
+            if settlement.tell is not None:
+                await settlement.tell()
+        except LeaseLost:
+            log.info("job lost before it was settled", extra=context)
+        else:
+            log.log(settlement.level, settlement.said, extra=context)
+
+    async def _ingest(self, job: IngestJob, stop: asyncio.Event) -> Settlement:
+        """Ingest until it ends, the lease is lost or `stop` is set; says how the job is to be settled."""
         running = asyncio.ensure_future(self.ingestor.run(job))
-        heartbeat = asyncio.ensure_future(self._hold(job))
+        heartbeat = asyncio.ensure_future(self._hold(job.lease))
         stopping = asyncio.ensure_future(stop.wait())
-        context = {"job": job.lease.job_id, "attempt": job.lease.attempt}
         try:
             await asyncio.wait({running, heartbeat, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
-                await self.queue.complete(job.lease, running.result())
-                log.info("job completed", extra=context | {"chunks": running.result().chunk_count})
-            elif heartbeat.done():
-                raise LeaseLost
-            else:
-                await cancelled(running)
-                await self.queue.release(job.lease)
-                log.info("job released", extra=context)
+                published = running.result()
+                return Settlement(
+                    "job completed",
+                    partial(self.queue.complete, job.lease, published),
+                    details={"chunks": published.chunk_count},
+                )
+            if heartbeat.done():
+                heartbeat.result()  # raises whatever ended it
+            await cancelled(running)
+            return Settlement("job released", partial(self.queue.release, job.lease))
         except LeaseLost:
-            log.info("job lost: taken over, cancelled or deleted", extra=context)
+            return Settlement("job lost: taken over, cancelled or deleted")
         except IngestError as error:
-            await self._settle(job, self.queue.fail(job.lease, LastError(error.code, error.message)))
-            log.info("job failed", extra=context | {"code": error.code})
-        except SherlockError as error:
-            await self._give_back(job, error.message)
-            log.warning("job given back", extra=context | {"reason": error.message})
+            told = LastError(error.code, error.message)
+            return Settlement(
+                "job failed", partial(self.queue.fail, job.lease, told), details={"code": error.code}
+            )
+        except Unavailable as error:
+            return self._given_back(job.lease, error.message, {"reason": error.message}, counted=False)
         except Exception as error:
             # A fault of ours: its text may hold anything, so only its kind is kept.
-            await self._give_back(job, "The file could not be processed because of an internal error.")
-            log.error(
-                "job given back after an internal error", extra=context | {"error": type(error).__name__}
-            )
+            message = "The file could not be processed because of an internal error."
+            return self._given_back(job.lease, message, {"error": type(error).__name__}, counted=True)
         finally:
             for task in (running, heartbeat, stopping):
                 await cancelled(task)
 
-    async def _hold(self, job: IngestJob) -> None:
-        """Renew the lease three times as often as it runs out; returns when it is lost."""
+    async def _hold(self, lease: Lease) -> None:
+        """Renew the lease at every third of its length. Raises `LeaseLost`."""
         while True:
             await asyncio.sleep(self.lease_s / 3)
-            try:
-                await self.queue.renew(job.lease, self.lease_s)
-            except LeaseLost:
-                return
-            except Unavailable:
-                continue  # the lease may outlive a short outage; if not, the fence stops our writes
+            # The lease may outlive a short outage; if not, the fence stops our writes.
+            with suppress(Unavailable):
+                await self.queue.renew(lease, self.lease_s)
 
-    async def _give_back(self, job: IngestJob, reason: str) -> None:
-        delay_s = retry_delay_s(job.lease.attempt, self.random)
-        await self._settle(job, self.queue.retry(job.lease, delay_s, LastError("server_error", reason)))
+    def _given_back(
+        self, lease: Lease, message: str, details: dict[str, Any], *, counted: bool
+    ) -> Settlement:
+        delay_s = retry_delay_s(lease.attempt, self.random)
+        told = LastError("server_error", message)
+        return Settlement(
+            "job given back",
+            partial(self.queue.retry, lease, delay_s, told, counted=counted),
+            level=logging.ERROR if counted else logging.WARNING,
+            details=details,
+        )
 
-    async def _settle(self, job: IngestJob, settlement: Awaitable[None]) -> None:
+
+async def sweep(files: Files, stop: asyncio.Event) -> None:
+    """Until `stop` is set, remove bytes whose record was deleted while the file store was down."""
+    await until(stop, asyncio.sleep(FIRST_SWEEP_AFTER_S))
+    while not stop.is_set():
         try:
-            await settlement
-        except LeaseLost:
-            log.info("job lost before it was settled", extra={"job": job.lease.job_id})
+            await until(stop, _swept(files))
+        except SherlockError as error:
+            log.warning("stored bytes could not be swept", extra={"reason": error.message})
+        except Exception as error:
+            log.error("sweeping stored bytes failed", extra={"error": type(error).__name__})
+        await until(stop, asyncio.sleep(SWEEP_EVERY_S))
+
+
+async def _swept(files: Files) -> None:
+    removed = await files.sweep(SWEEP_GRACE_S)
+    log.info("stored bytes swept", extra={"removed": removed})
 
 
 async def serve(settings: Settings, *, parent: int = 0) -> None:
@@ -132,6 +185,10 @@ async def serve(settings: Settings, *, parent: int = 0) -> None:
         ):
             rag = services.require_rag()
             worker = Worker(rag.queue, rag.ingestor, slots=settings.workers, lease_s=settings.job_lease_s)
-            await worker.run(stop)
+            sweeping = asyncio.ensure_future(sweep(rag.files, stop))
+            try:
+                await worker.run(stop)
+            finally:
+                await cancelled(sweeping)
 
     await stop_on_signals(work)

@@ -1,9 +1,13 @@
 """The command line on real parts, without any server beside it."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import openai
 import pytest
 from tests.integration.processes import MODELS, Deployment, deployment
 
@@ -52,6 +56,51 @@ def test_ingest_then_search(folder: Path, documents: Path) -> None:
     assert "there is no vector store 'nowhere'" in missing.stderr
 
 
+def test_names_are_shown_as_they_are(folder: Path, tmp_path: Path) -> None:
+    """Brackets mean style and layout to the terminal library."""
+    fast = deployment(folder, encoder_model="hash", reranker_model="none")
+    names = ["notes[old].md", "[bold].md"]
+    for name in names:
+        (tmp_path / name).write_text("It opens at nine.")
+    empty = tmp_path / "a[" / "b].txt"
+    empty.parent.mkdir()
+    empty.touch()
+    (tmp_path / "x[red].exe").write_bytes(bytes(range(256)))
+    done = sherlock(fast, "ingest", str(tmp_path), "--store", "[bold]plant[/]")
+    assert done.returncode == 1, "some failed"
+    assert "2 of 4 files are in store [bold]plant[/]" in done.stdout
+    assert f"failed {empty}: " in done.stderr
+    assert f"refused {tmp_path / 'x[red].exe'}: " in done.stderr
+    found = sherlock(fast, "search", "when does it open", "--store", "[bold]plant[/]")
+    assert found.returncode == 0, found.stderr
+    assert all(name in found.stdout for name in names)
+    missing = sherlock(fast, "search", "anything", "--store", "[bold]nowhere[/x]")
+    assert "there is no vector store '[bold]nowhere[/x]'" in missing.stderr
+
+
+def test_up_starts_a_database_again_that_was_killed(folder: Path) -> None:
+    fast = deployment(
+        folder,
+        ready_path="/health",  # readiness would wait for the language model, which is not there
+        encoder_model="hash",
+        reranker_model="none",
+        llm_base_url="http://127.0.0.1:9/v1",
+        llm_model="nobody",
+    )
+    with fast.running("up"):
+        store = fast.client().vector_stores.create(name="kept")
+        pid_file = folder / "data" / "postgres" / "cluster" / "postmaster.pid"
+        os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert fast.client().vector_stores.retrieve(store.id).name == "kept"
+                break
+            except openai.APIStatusError:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+
+
 @pytest.mark.torch
 def test_ask_answers_and_names_its_source(folder: Path, documents: Path) -> None:
     real = deployment(folder)
@@ -60,6 +109,7 @@ def test_ask_answers_and_names_its_source(folder: Path, documents: Path) -> None
     assert asked.returncode == 0, asked.stderr
     assert "KX-4471-Q" in asked.stdout
     assert "turbine.txt" in asked.stdout
+    assert "Loading" not in asked.stderr, "a library's progress bars are for its own programs"
 
 
 @pytest.mark.torch

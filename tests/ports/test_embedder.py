@@ -4,6 +4,7 @@ import asyncio
 import math
 import subprocess
 import sys
+import threading
 from array import array
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -211,6 +212,24 @@ def test_hashes_are_the_same_in_every_process() -> None:
     )
     other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == asyncio.run(HashEmbedder().embed_query(CAT)).tobytes().hex()
+
+
+async def test_a_hashed_query_waits_neither_on_the_loop_nor_behind_documents() -> None:
+    class Watched(HashEmbedder):
+        def _windows(self, text: str) -> list[Vector]:
+            threads.append(threading.get_ident())
+            return super()._windows(text)
+
+    threads: list[int] = []
+    embedder = Watched()
+    let_go = threading.Event()
+    embedder._documents.submit(let_go.wait)
+    try:
+        assert_unit(await asyncio.wait_for(embedder.embed_query(CAT), 10), embedder)
+    finally:
+        let_go.set()
+        await embedder.close()
+    assert threading.get_ident() not in threads
 
 
 async def test_word_order_tells(hashing: HashEmbedder) -> None:

@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 import stat
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -182,6 +183,18 @@ async def test_checks_leave_no_trace(store: FileStore):
     await store.check()
     await store.check()
     assert await keys_of(store) == set()
+
+
+@pytest.mark.parametrize("kind", ["local", "minio"])
+async def test_closing_waits_for_running_calls_but_not_on_the_loop(kind: str, tmp_path: Path):
+    store = LocalFileStore(tmp_path) if kind == "local" else minio_store("127.0.0.1:1")
+    let_go = threading.Event()
+    store._threads.submit(let_go.wait, 10)
+    closing = asyncio.ensure_future(store.close())
+    done, _ = await asyncio.wait([closing], timeout=0.05)
+    assert not done
+    let_go.set()
+    await closing
 
 
 # ── local folder ────────────────────────────────────────────────────────────

@@ -2,16 +2,27 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes_models import FakeReranker
+from tokenizers import Encoding, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from sherlock import local_models
-from sherlock.rag.adapters.reranker import FEWEST, CrossEncoderReranker, _sigmoid
+from sherlock.rag.adapters import reranker as reranker_module
+from sherlock.rag.adapters.reranker import (
+    FEWEST,
+    FIRST_GUESS_S_PER_TOKEN,
+    CrossEncoderReranker,
+    _sigmoid,
+)
 from sherlock.rag.domain.errors import RerankerUnavailable
 from sherlock.rag.domain.ports import Reranker
 
@@ -136,6 +147,114 @@ async def test_a_caller_who_goes_away_frees_the_thread(onnx: CrossEncoderReranke
     await asyncio.sleep(0.2)
     long.cancel()
     assert await asyncio.wait_for(onnx.rerank(QUERY, TEXTS, PLENTY_S), 30)
+
+
+# ── cost and budget, on a clock of its own ──────────────────────────────────
+
+WORDS_EACH = 100
+COST_S = FIRST_GUESS_S_PER_TOKEN
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class TimedCrossEncoder:
+    """Takes `cost_s` of the clock for each padded token; `slow` batches take fifty times as long."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.tokenizer = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
+        self.tokenizer.pre_tokenizer = Whitespace()
+        self.clock = clock
+        self.cost_s = COST_S
+        self.slow = 0
+
+    def logits(self, batch: Sequence[Encoding]) -> list[float]:
+        self.clock.now += self.cost_s * (50 if self.slow else 1) * len(batch) * max(map(len, batch))
+        self.slow = max(0, self.slow - 1)
+        return [0.0] * len(batch)
+
+
+@dataclass
+class Bench:
+    clock: Clock
+    model: TimedCrossEncoder
+    reranker: CrossEncoderReranker
+
+    async def loaded(self) -> None:
+        assert await self.ranked(budget_s=PLENTY_S) == 8
+
+    async def ranked(self, budget_s: float = 0.4) -> int:
+        """How many of 8 texts are scored; 0.4 s pay for 16 at the usual cost."""
+        return len(await self.reranker.rerank("query", ["word " * WORDS_EACH] * 8, budget_s))
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    clock = Clock()
+    monkeypatch.setattr(reranker_module, "time", clock)
+    model = TimedCrossEncoder(clock)
+
+    class Timed(CrossEncoderReranker):
+        def _load(self) -> TimedCrossEncoder:
+            return model
+
+    reranker = Timed("timed", Path)
+    yield Bench(clock, model, reranker)
+    await reranker.close()
+
+
+async def test_one_slow_batch_then_all_is_as_before(bench: Bench) -> None:
+    await bench.loaded()
+    bench.model.slow = 1
+    assert await bench.ranked() == 8
+    assert await bench.ranked() == 8, "a moment's pause is no new cost"
+
+
+async def test_a_busy_time_ranks_fewer_and_ends(bench: Bench) -> None:
+    await bench.loaded()
+    bench.model.slow = 1_000_000
+    while await bench.ranked():
+        pass
+    assert bench.reranker._cost_s > 3 * COST_S
+    bench.model.slow = 0
+    assert [await bench.ranked() for _ in range(30)][-1] == 8
+
+
+async def test_a_machine_that_is_too_slow_is_not_thought_faster_and_faster(bench: Bench) -> None:
+    await bench.loaded()
+    assert [await bench.ranked(budget_s=0.01) for _ in range(50)] == [0] * 50
+    assert bench.reranker._cost_s == pytest.approx(COST_S)
+
+
+async def test_callers_who_lost_their_time_in_the_queue_say_nothing_of_the_cost(bench: Bench) -> None:
+    await bench.loaded()
+    bench.reranker._cost_s = known = 1.5 * COST_S
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait()
+        bench.clock.now += 0.35
+
+    bench.reranker._thread.submit(hold)
+    queued = [asyncio.ensure_future(bench.ranked()) for _ in range(5)]
+    await asyncio.to_thread(begun.wait)
+    go_on.set()
+    assert await asyncio.gather(*queued) == [0] * 5
+    assert bench.reranker._cost_s == known
+
+
+@pytest.mark.parametrize(("times", "counted"), [(0.5, 0.5), (1, 1), (9, 5)])
+async def test_a_warm_up_while_others_load_counts_half(bench: Bench, times: float, counted: float) -> None:
+    bench.model.cost_s = times * COST_S
+    bench.reranker.start()
+    await asyncio.wrap_future(bench.reranker._thread.submit(lambda: None))
+    assert bench.reranker._cost_s == pytest.approx(counted * COST_S)
 
 
 @given(st.floats(-1000, 1000))

@@ -145,6 +145,14 @@ def test_letters_stay_with_their_marks():
     assert all(made.text == family * (len(made.text) // len(family)) for made in chunks)
 
 
+@pytest.mark.timeout(60)
+def test_a_run_of_flags_takes_no_longer_than_other_text():
+    """Whether two letters make a flag depends on all letters of that kind before them."""
+    chunks = chunks_of("🇩🇪" * 100_000, size=1_000)
+    assert all(len(made.text) % 2 == 0 for made in chunks)
+    assert sum(len(made.text) for made in chunks) == 200_000
+
+
 def test_chunks_are_at_least_half_full_but_for_the_last():
     text = "".join(f"Sentence number {n} is here. " + "\n\n" * (n % 3 == 0) for n in range(900))
     sizes = [COUNTER.count(made.text) for made in chunks_of(text, 200)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.fakes import InMemoryCatalog
 from tests.fakes_files import InMemoryFileStore
 
+from sherlock.rag.application import files as files_module
 from sherlock.rag.application.files import Files, UploadDetails, clean_filename
 from sherlock.rag.domain.errors import (
     DatabaseUnavailable,
@@ -219,15 +220,46 @@ async def test_bytes_that_could_not_be_removed_are_swept(files: Files, store: In
 
 
 async def test_an_upload_that_goes_on_is_not_swept(
-    files: Files, catalog: InMemoryCatalog, store: InMemoryFileStore
+    files: Files, catalog: InMemoryCatalog, store: InMemoryFileStore, monkeypatch: pytest.MonkeyPatch
 ):
     file = await files.upload(HERE, "a.txt", stream(b"x"), details())
     del catalog.state.files[HERE, file.id]  # as between the bytes and the record
-    sweeping = asyncio.ensure_future(files.sweep(grace_s=0.05))
-    await asyncio.sleep(0.01)
-    await catalog.add_file(file)
-    assert await sweeping == 0
+    graces = []
+
+    async def grace(seconds: float) -> None:
+        graces.append(seconds)
+        await catalog.add_file(file)
+
+    monkeypatch.setattr(files_module.asyncio, "sleep", grace)
+    assert await files.sweep(grace_s=7) == 0
+    assert graces == [7]
     assert {*store.blobs} == {file.blob_key}
+
+
+async def test_what_is_not_named_as_an_upload_is_not_swept(files: Files, store: InMemoryFileStore):
+    store.blobs = {"backups/database.dump": b"x", "default/file-1": b"x", "a/b/file-" + "0" * 24: b"x"}
+    assert await files.sweep(grace_s=0) == 0
+    assert len(store.blobs) == 3
+
+
+async def test_a_sweep_asks_for_pages_of_files_and_not_for_each(store: InMemoryFileStore):
+    class Watched(InMemoryCatalog):
+        asked = 0
+
+        async def get_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
+            self.asked += 1
+            return await super().get_file(workspace_id, file_id)
+
+    catalog = Watched()
+    files = Files(catalog, store, max_file_bytes=1000)
+    for _ in range(30):
+        await files.upload(HERE, "a.txt", stream(b"x"), details())
+    await files.upload(ELSEWHERE, "a.txt", stream(b"x"), details())
+    gone = await files.upload(HERE, "gone.txt", stream(b"x"), details())
+    del catalog.state.files[HERE, gone.id]
+    assert await files.sweep(grace_s=0) == 1
+    assert catalog.asked == 1
+    assert len(store.blobs) == 31
 
 
 @pytest.mark.parametrize(

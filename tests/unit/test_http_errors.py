@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 
 from sherlock import http_errors, validation_errors
 from sherlock.observability import JsonFormatter
@@ -79,6 +81,27 @@ def test_any_fault_has_a_message_that_names_a_field_of_the_request(body: dict[st
         assert fault.param is not None
         assert fault.param.split(".")[0].split("[")[0] in {*body, "query"}
         assert fault.code
+
+
+async def test_a_client_that_goes_while_it_sends_is_no_internal_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async for _ in Request(scope, receive).stream():
+            pass
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/files", "headers": []}
+    await http_errors.InternalErrors(app)(scope, gone, send)
+    assert sent[0]["status"] == http_errors.CLIENT_GONE
+    assert not caplog.records
 
 
 def test_long_values_are_not_repeated() -> None:

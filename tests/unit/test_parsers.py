@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import threading
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from sherlock.rag.domain.errors import IngestError, InvalidFile, UnsupportedFile
 from sherlock.rag.domain.models import Section
-from sherlock.rag.parsers import SUPPORTED_EXTENSIONS, is_supported, parse
+from sherlock.rag.parsers import SUPPORTED_EXTENSIONS, is_supported, office, parse, tabular, text
 
 DATA = Path(__file__).parents[1] / "data"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -316,11 +317,42 @@ def test_docx_bombs_are_refused(read: Read):
         read("a.docx", packed.getvalue())
 
 
-def test_large_docx_parts_are_refused(read: Read, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sherlock.rag.parsers.office._MAX_PART_BYTES", 100_000)
+def test_large_docx_documents_are_refused(read: Read, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(office, "_MAX_UNPACKED_BYTES", 100_000)
     assert read("a.docx", docx(paragraph("small")))
     with pytest.raises(InvalidFile, match="unpacks to more"):
         read("a.docx", docx(paragraph("x" * 200_000)))
+    header = f"<w:hdr xmlns:w='urn:any'>{paragraph('x' * 60_000)}</w:hdr>"
+    with pytest.raises(InvalidFile, match="unpacks to more"):
+        read("a.docx", docx(paragraph("x" * 60_000), {"header": header}))
+
+
+def test_docx_tables_are_read_row_by_row(read: Read, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(office, "_PIECE_BYTES", 1 << 14)
+    row = f"<w:tr><w:tc>{paragraph('cell')}</w:tc></w:tr>"
+    packed = docx(f"<w:tbl>{row * 20_000}</w:tbl>")
+    tracemalloc.start()
+    sections = read("a.docx", packed)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert text_of(sections) == "cell\n" * 20_000 + "\n"
+    assert peak < 3 << 20  # the table as a whole takes 16 MB
+
+
+def test_a_docx_paragraph_without_end_is_refused(read: Read, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(office, "_MAX_ELEMENTS", 100)
+    assert text_of(read("a.docx", docx(paragraph("x") * 100))) == "x\n\n" * 100
+    with pytest.raises(InvalidFile, match="too large"):
+        read("a.docx", docx(f"<w:p>{'<w:r/>' * 100}</w:p>"))
+    with pytest.raises(InvalidFile, match="too large"):
+        read("a.docx", docx(paragraph("x"), {f"kind{number}": "<a/>" for number in range(100)}))
+
+
+def test_a_docx_note_is_given_where_it_is_first_referred_to(read: Read):
+    body = "<w:p><w:r><w:t>Pump</w:t><w:footnoteReference w:id='2'/></w:r></w:p>" * 3
+    note = f"<w:footnote w:id='2'>{paragraph('A note')}</w:footnote>"
+    notes = f"<w:footnotes xmlns:w='urn:any'>{note}</w:footnotes>"
+    assert text_of(read("a.docx", docx(body, {"footnotes": notes}))) == "Pump\n\nA note\n\nPump\n\nPump\n\n"
 
 
 # ── refusals ────────────────────────────────────────────────────────────────
@@ -402,6 +434,99 @@ def test_damaged_documents_never_crash(
     path.write_bytes(content)
     with contextlib.suppress(IngestError):
         text_of([*parse(path, name)]).encode()
+
+
+# ── hostile files ───────────────────────────────────────────────────────────
+
+MEGABYTE = 1 << 20
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.html", "<p>hi</p>" + "<a " * (MEGABYTE // 3)),
+        ("a.html", "<p>hi</p>" + "<!-- " * (MEGABYTE // 5)),
+        ("a.html", "<p>hi</p>" + "<a x='" * (MEGABYTE // 6)),
+        ("a.html", "<i>" * 1_900 + "x</b>" * (MEGABYTE // 5)),
+        ("a.html", "<h1>" + "word<br>" * (MEGABYTE // 8)),
+        ("a.md", ("# a" + " " * 60_000 + "b\n") * 17),
+        ("a.rst", ("a\n" + "=" * 60_000 + " " * 4_000 + "x\n") * 16),
+        ("a.csv", '"a,' * (MEGABYTE // 3)),
+        ("a.csv", "1 " * (MEGABYTE // 2) + "x,b\n"),
+        ("a.json", "[" * MEGABYTE),
+        ("a.jsonl", '{"a":' * (MEGABYTE // 5)),
+        ("a.txt", "\n" * MEGABYTE + "x"),
+    ],
+    ids=lambda value: value[:16] if isinstance(value, str) else "",
+)
+def test_time_grows_with_the_file_and_not_faster(read: Read, name: str, content: str):
+    """Each is read in a second; searched anew at every place it takes hours, and the timeout speaks."""
+    assert text_of(read(name, content)).strip()
+
+
+@pytest.mark.timeout(60)
+def test_docx_styles_may_be_based_on_each_other_without_end(read: Read):
+    chain = "".join(
+        f"<w:style w:styleId='{n}'><w:basedOn w:val='{n + 1}'/></w:style>" for n in range(100_000)
+    )
+    styles = f"<w:styles xmlns:w='urn:any'>{chain}</w:styles>"
+    assert text_of(read("a.docx", docx(paragraph("x"), {"styles": styles}))) == "x\n\n"
+
+
+def test_html_nested_without_end_is_refused(read: Read):
+    with pytest.raises(InvalidFile, match="nested too deeply"):
+        read("a.html", "<div>" * 100_000 + "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("a.html", "<h1>{}<p>text"), ("a.md", "# {}\n\ntext"), ("a.rst", "{}\n" + "=" * 30_000)],
+)
+def test_headings_are_bounded(read: Read, name: str, source: str):
+    sections = read(name, source.format("word " * 5_000))
+    assert text_of(sections).count("word") == 5_000
+    assert all(len(section.heading or "") <= 1_000 for section in sections)
+
+
+def test_documents_without_headings_come_in_sections(read: Read):
+    assert len(read("a.md", "A line.\n" * 50_000)) > 5
+
+
+def test_csv_is_decoded_once(read: Read, monkeypatch: pytest.MonkeyPatch):
+    opened = []
+    real = text.open_text
+    monkeypatch.setattr(text, "open_text", lambda path: opened.append(path) or real(path))
+    assert text_of(read("a.csv", "a;b\n" + "1;2\n" * 50_000)).count("a: 1; b: 2\n") == 50_000
+    assert len(opened) == 1
+
+
+def test_a_quote_that_is_never_closed_ends(read: Read, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tabular, "_LONGEST_RECORD", 100)
+    source = 'name,size\n"open,1\n' + "valve,2\n" * 50
+    words = text_of(read("a.csv", source))
+    assert words.startswith("name,size\nname: open,1 valve,2")
+    assert words.count("valve") == 50
+    assert words.endswith("name: valve; size: 2\n")
+
+
+def test_a_csv_line_too_long_for_a_header_is_repeated_nowhere(read: Read):
+    source = f"{'x' * 50_000},{'y' * 50_000}\n" + "1,2\n" * 1_000
+    assert text_of(read("a.csv", source)) == source
+
+
+def test_json_too_large_to_hold_is_read_as_text(read: Read, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tabular, "_LARGEST_JSON_BYTES", 20)
+    assert text_of(read("a.json", '{"a": "small"}')) == "a: small\n\n"
+    large = '{"a": "larger than that"}'
+    assert text_of(read("a.json", large)) == large
+    assert text_of(read("a.jsonl", large)) == large[:20] + "\n" + large[20:] + "\n"
+
+
+def test_json_depth_costs_no_blanks(read: Read):
+    levels = 900
+    source = '{"a":' * levels + "1" + "}" * levels
+    assert len(text_of(read("a.json", source))) < levels * 20
 
 
 # ── what an upload accepts ──────────────────────────────────────────────────

@@ -48,6 +48,23 @@ async def test_a_check_that_hangs_is_unavailable(monkeypatch: pytest.MonkeyPatch
     assert found["file_store"].state == "unavailable"
 
 
+async def test_a_check_that_is_broken_is_unavailable_and_says_nothing_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken() -> ComponentStatus:
+        raise ZeroDivisionError("secret")
+
+    found = await Readiness({"file_store": broken, "nats": off})()
+    assert (found["file_store"].state, found["file_store"].reason) == (
+        "unavailable",
+        "It failed unexpectedly.",
+    )
+    assert found["nats"].state == "off"
+    [record] = caplog.records
+    assert (record.component, record.error) == ("file_store", "ZeroDivisionError")  # type: ignore[attr-defined]
+    assert "secret" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("state", "ready"),
     [("ready", True), ("idle", True), ("off", True), ("starting", False), ("unavailable", False)],

@@ -5,14 +5,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from tests.fakes import InMemoryCatalog, InMemoryIngestQueue
+from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 from tests.fakes_files import InMemoryFileStore
 from tests.fakes_index import InMemoryChunkIndex
 
+from sherlock import worker
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
+from sherlock.rag.application.files import Files
 from sherlock.rag.application.ingest import Ingestor
 from sherlock.rag.application.vector_stores import VectorStores
-from sherlock.rag.domain.models import ChunkingStrategy, StoredFile, Vector, VectorStoreFile, WorkspaceId
+from sherlock.rag.domain.models import (
+    ChunkingStrategy,
+    IngestJob,
+    LastError,
+    Lease,
+    Published,
+    StoredFile,
+    Vector,
+    VectorStoreFile,
+    WorkspaceId,
+)
 from sherlock.rag.tokens import Cl100kCounter
 from sherlock.worker import Worker, owner_name
 
@@ -37,6 +49,40 @@ class SlowEmbedder(HashEmbedder):
         return await super().embed_documents(texts)
 
 
+class WatchedQueue(InMemoryIngestQueue):
+    """Fails once, as a fault of ours would, in the methods named in `broken`; keeps what was given back."""
+
+    def __init__(self, state: MemoryState, *, max_attempts: int) -> None:
+        super().__init__(state, max_attempts=max_attempts)
+        self.broken: set[str] = set()
+        self.counted: list[bool] = []
+        self.given_back = asyncio.Event()
+        self.renewed = asyncio.Semaphore(0)
+
+    async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
+        self._break("claim")
+        return await super().claim(owner, lease_s)
+
+    async def renew(self, lease: Lease, lease_s: float) -> None:
+        self._break("renew")
+        await super().renew(lease, lease_s)
+        self.renewed.release()
+
+    async def complete(self, lease: Lease, published: Published) -> None:
+        self._break("complete")
+        await super().complete(lease, published)
+
+    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> None:
+        await super().retry(lease, delay_s, error, counted=counted)
+        self.counted.append(counted)
+        self.given_back.set()
+
+    def _break(self, method: str) -> None:
+        if method in self.broken:
+            self.broken.remove(method)
+            raise ZeroDivisionError("a secret")
+
+
 @dataclass
 class Bench:
     catalog: InMemoryCatalog = field(default_factory=InMemoryCatalog)
@@ -46,7 +92,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.embedder.let_go.set()
-        self.queue = InMemoryIngestQueue(self.catalog.state, max_attempts=2)
+        self.queue = WatchedQueue(self.catalog.state, max_attempts=2)
         self.index = InMemoryChunkIndex(self.catalog.state)
         self.stores = VectorStores(self.catalog, self.index, self.embedder, ChunkingStrategy(100, 10))
         ingestor = Ingestor(self.files, self.index, self.embedder, Cl100kCounter())
@@ -100,18 +146,78 @@ async def test_an_outage_gives_the_job_back_with_a_delay(bench: Bench) -> None:
     store_id = await bench.attach()
     bench.files.down = True
     work = await running(bench)
-    [job] = bench.catalog.state.jobs.values()
-    async with asyncio.timeout(5):
-        while not job.failures:  # noqa: ASYNC110 - a fake has no event for it
-            await asyncio.sleep(0.01)
+    await asyncio.wait_for(bench.queue.given_back.wait(), 5)
     member = await bench.stores.get_file(HERE, store_id, "file-1")
     assert member.status == "in_progress"
     assert await bench.queue.claim("another", 1) is None, "it is not due yet"
+    assert bench.queue.counted == [False], "the file is not at fault"
     await ended(bench, work)
 
 
+async def test_a_bug_in_the_queue_does_not_end_the_worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker, "OUTAGE_PAUSE_S", 0)
+    bench.queue.broken = {"claim"}
+    store_id = await bench.attach()
+    work = await running(bench)
+    assert (await bench.settled(store_id)).status == "completed"
+    assert "the worker failed and goes on" in caplog.text
+    assert "secret" not in caplog.text
+    await ended(bench, work)
+
+
+async def test_a_heartbeat_that_dies_of_a_bug_is_a_fault_of_ours(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.queue.broken = {"renew"}
+    bench.embedder.let_go.clear()
+    await bench.attach()
+    work = await running(bench)
+    await asyncio.wait_for(bench.queue.given_back.wait(), 5)
+    assert bench.queue.counted == [True]
+    assert "job lost" not in caplog.text
+    await ended(bench, work)
+
+
+async def test_an_error_while_completing_is_not_the_files(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job keeps its lease until that runs out, and is done again."""
+    monkeypatch.setattr(worker, "OUTAGE_PAUSE_S", 0)
+    monkeypatch.setattr(worker, "POLL_S", LEASE_S)
+    bench.queue.broken = {"complete"}
+    store_id = await bench.attach()
+    work = await running(bench)
+    assert (await bench.settled(store_id)).status == "completed"
+    assert bench.queue.counted == []
+    await ended(bench, work)
+
+
+async def test_bytes_without_a_record_are_swept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_SWEEP_AFTER_S", "SWEEP_EVERY_S", "SWEEP_GRACE_S"):
+        monkeypatch.setattr(worker, name, 0)
+    removed = asyncio.Event()
+
+    class Watched(InMemoryFileStore):
+        async def delete(self, key: str) -> None:
+            await super().delete(key)
+            removed.set()
+
+    store = Watched()
+    store.blobs["here/file-" + "0" * 24] = b"left over"
+    store.down = True
+    sweeping = asyncio.ensure_future(worker.sweep(Files(bench.catalog, store, 1_000), bench.stop))
+    await asyncio.sleep(0)
+    store.down = False
+    await asyncio.wait_for(removed.wait(), 5)
+    assert not store.blobs
+    bench.stop.set()
+    await asyncio.wait_for(sweeping, 5)
+
+
 async def test_a_fault_of_ours_never_shows_its_text(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.queue = InMemoryIngestQueue(bench.catalog.state, max_attempts=1)
+    bench.queue = WatchedQueue(bench.catalog.state, max_attempts=1)
     bench.worker = Worker(bench.queue, bench.worker.ingestor, slots=1, lease_s=LEASE_S)
     bench.embedder.broken = True
     store_id = await bench.attach()
@@ -129,7 +235,8 @@ async def test_a_long_job_keeps_its_lease(bench: Bench) -> None:
     store_id = await bench.attach()
     work = await running(bench)
     await bench.embedder.begun.wait()
-    await asyncio.sleep(LEASE_S * 2)
+    for _ in range(4):  # one at every third of the lease
+        await asyncio.wait_for(bench.queue.renewed.acquire(), 5)
     assert await bench.queue.claim("another", 1) is None, "the heartbeat holds it"
     bench.embedder.let_go.set()
     assert (await bench.settled(store_id)).status == "completed"

@@ -29,6 +29,7 @@ _CLOSING = "'\"”’»)]）」』"
 
 _LONGEST_WORD: Final = 64  # characters; a longer run without blanks is cut into pieces
 _PIECE: Final = 16  # characters; at most 64 tokens, since a token is at least one byte of UTF-8
+_RUN: Final = 1_024  # characters; graphemes are looked for in so many at once
 _LONGEST_GAP: Final = 2_000  # blanks; a chunk ends at more of them, so that they need not be kept
 
 _NOT_BLANK = re.compile(r"\S+")
@@ -93,13 +94,25 @@ def _pieces(word: str, count: Callable[[str], int]) -> Iterator[str]:
     if len(word) <= _PIECE or (len(word) <= _LONGEST_WORD and count(word) <= _PIECE):
         yield word
         return
-    for graphemes in _GRAPHEMES.findall(word):
+    for graphemes in _graphemes(word):
         if len(graphemes) <= _PIECE:
             yield graphemes
             continue
         for grapheme in _GRAPHEME.findall(graphemes):
             for at in range(0, len(grapheme), _PIECE):
                 yield grapheme[at : at + _PIECE]
+
+
+def _graphemes(word: str) -> Iterator[str]:
+    """Groups of graphemes, found in one run after another: for a flag, all flags before it are counted."""
+    start = 0
+    while start < len(word):
+        run = word[start : start + _RUN]
+        groups = _GRAPHEMES.findall(run)
+        if len(groups) > 1 and start + _RUN < len(word):
+            groups.pop()  # the end of the run may have cut it
+        yield from groups
+        start += sum(map(len, groups))
 
 
 def _cut(before: str, gap: str) -> int:

@@ -10,10 +10,11 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
-async def run_in_thread(threads: Executor, work: Callable[[*Args], T], *args: *Args) -> T:
-    """The result of `work(*args)`. A cancelled caller waits for the work to end before it is cancelled.
+async def run_in_thread(threads: Executor | None, work: Callable[[*Args], T], *args: *Args) -> T:
+    """The result of `work(*args)`, in the event loop's own threads for `None`.
 
-    A thread cannot be stopped; so what the caller does next (undo, close) never overtakes what still goes on.
+    A cancelled caller waits for the work to end before it is cancelled, for a thread cannot be stopped: what
+    it does next (undo, close) never overtakes what still goes on.
     """
     running = asyncio.get_running_loop().run_in_executor(threads, work, *args)
     try:

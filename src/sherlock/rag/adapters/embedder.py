@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sherlock.rag.domain.errors import EmbedderUnavailable
 from sherlock.rag.domain.models import ComponentStatus, Encoder, Vector
 from sherlock.rag.loaded_model import LoadedModel
+from sherlock.rag.surrogates import without_surrogates
+from sherlock.rag.vectors import mean, unit
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -118,14 +117,14 @@ class SentenceTransformersEmbedder:
         return await self._run(self._documents, texts, "document")
 
     async def embed_texts(self, texts: Sequence[str]) -> list[Vector]:
-        return [_mean(windows) for windows in await self._run(self._documents, texts, "document")]
+        return [mean(windows) for windows in await self._run(self._documents, texts, "document")]
 
     async def embed_query(self, text: str) -> Vector:
         if text in self._recent:
             self._recent.move_to_end(text)
             return self._recent[text][:]
         (windows,) = await self._run(self._queries, [text], "query")
-        self._recent[text] = vector = _mean(windows)
+        self._recent[text] = vector = mean(windows)
         if len(self._recent) > QUERY_CACHE_ENTRIES:
             self._recent.popitem(last=False)
         return vector[:]
@@ -169,7 +168,9 @@ class SentenceTransformersEmbedder:
         import torch
         from sentence_transformers import SentenceTransformer
         from tokenizers import Tokenizer
+        from transformers.utils import logging as transformers_logging
 
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         torch.set_num_threads(self._threads)
         transformer = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         transformer.eval()
@@ -202,8 +203,7 @@ class SentenceTransformersEmbedder:
 
     def _embed(self, texts: list[str], kind: Kind, abandoned: threading.Event) -> list[list[Vector]]:
         model = self._model.get()
-        # Half of a surrogate pair, which JSON can carry, is no text to the tokenizer.
-        readable = [text.encode("utf-8", "replace").decode() for text in texts]
+        readable = [without_surrogates(text) for text in texts]
         windows: list[list[int]] = []
         owners: list[int] = []
         for owner, encoding in enumerate(
@@ -234,16 +234,5 @@ class SentenceTransformersEmbedder:
             with torch.inference_mode():
                 output = model.transformer.forward({"input_ids": ids, "attention_mask": mask})
             for position, values in zip(positions, output["sentence_embedding"].numpy(), strict=True):
-                vectors[position] = _unit(values)
+                vectors[position] = unit(values)
         return vectors
-
-
-def _unit(values: NDArray[np.float32]) -> Vector:
-    length = float(np.linalg.norm(values.astype(np.float64)))
-    return array("f", (values / (length or 1.0)).astype(np.float32).tobytes())
-
-
-def _mean(windows: list[Vector]) -> Vector:
-    if len(windows) == 1:
-        return windows[0]
-    return _unit(np.sum([np.frombuffer(window, dtype=np.float32) for window in windows], axis=0))

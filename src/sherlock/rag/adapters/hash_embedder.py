@@ -8,7 +8,6 @@ machines and air-gapped demonstrations; it knows no synonyms.
 import asyncio
 import re
 import time
-from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sherlock.rag.domain.models import ComponentStatus, Encoder, Vector
+from sherlock.rag.vectors import mean, unit
 
 WINDOW_WORDS = 256
 PAIR_WEIGHT = 0.5
@@ -40,30 +40,33 @@ class HashEmbedder:
     def __init__(self, dimension: int = 384) -> None:
         self._dimension = dimension
         self._since = int(time.time())
-        self._documents = ThreadPoolExecutor(1, thread_name_prefix="hash-embedder")
+        self._documents = ThreadPoolExecutor(1, thread_name_prefix="hash-documents")
+        self._queries = ThreadPoolExecutor(1, thread_name_prefix="hash-query")
 
     @property
     def encoder(self) -> Encoder:
         return Encoder("hash", self._dimension)
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[Vector]]:
-        return await self._in_thread(texts)
+        return await self._run(self._documents, texts)
 
     async def embed_query(self, text: str) -> Vector:
-        return _mean(self._windows(text))
+        (windows,) = await self._run(self._queries, [text])
+        return mean(windows)
 
     async def embed_texts(self, texts: Sequence[str]) -> list[Vector]:
-        return [_mean(windows) for windows in await self._in_thread(texts)]
+        return [mean(windows) for windows in await self._run(self._documents, texts)]
 
     async def status(self) -> ComponentStatus:
         return ComponentStatus("ready", self._since, model="hash")
 
     async def close(self) -> None:
-        self._documents.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._documents, self._queries):
+            threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _in_thread(self, texts: Sequence[str]) -> list[list[Vector]]:
+    async def _run(self, threads: ThreadPoolExecutor, texts: Sequence[str]) -> list[list[Vector]]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._documents, lambda: [self._windows(text) for text in texts])
+        return await loop.run_in_executor(threads, lambda: [self._windows(text) for text in texts])
 
     def _windows(self, text: str) -> list[Vector]:
         """One vector for every `WINDOW_WORDS` words; at least one."""
@@ -81,22 +84,4 @@ class HashEmbedder:
             places = (features >> 1) % self._dimension
             signs = np.where(features & 1, weight, -weight)
             values += np.bincount(places, weights=signs, minlength=self._dimension)
-        return _unit(values)
-
-
-def _unit(values: NDArray[np.float64]) -> Vector:
-    length = float(np.linalg.norm(values))
-    if (
-        length == 0
-    ):  # no word at all, or signs that cancel: a fixed direction, so that the law of unit length holds
-        values, length = np.zeros(len(values)), 1.0
-        values[0] = 1.0
-    return array("f", (values / length).astype(np.float32).tobytes())
-
-
-def _mean(windows: list[Vector]) -> Vector:
-    if len(windows) == 1:
-        return windows[0]
-    return _unit(
-        np.sum([np.frombuffer(window, dtype=np.float32) for window in windows], axis=0, dtype=np.float64)
-    )
+        return unit(values)

@@ -31,6 +31,7 @@ from sherlock.rag.domain.models import (
     Usage,
 )
 from sherlock.rag.loaded_model import LoadedModel
+from sherlock.rag.surrogates import without_surrogates
 
 if TYPE_CHECKING:
     import ctranslate2
@@ -374,6 +375,4 @@ class _Generator:
         emit(Usage(len(prompt), generated))
 
     def _tokens(self, text: str) -> list[str]:
-        # Half of a surrogate pair, which JSON can carry, is no text to the tokenizer.
-        readable = text.encode("utf-8", "replace").decode()
-        return self._tokenizer.encode(readable, add_special_tokens=False).tokens
+        return self._tokenizer.encode(without_surrogates(text), add_special_tokens=False).tokens

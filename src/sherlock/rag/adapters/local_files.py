@@ -1,5 +1,6 @@
 """`FileStore` in a folder."""
 
+import asyncio
 import contextlib
 import os
 import tempfile
@@ -34,7 +35,7 @@ class LocalFileStore:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="local-files")
 
     async def close(self) -> None:
-        self._threads.shutdown()
+        await asyncio.to_thread(self._threads.shutdown)  # waits for calls that are under way
 
     async def put(self, key: str, data: AsyncIterator[bytes]) -> None:
         path = self._path(key)

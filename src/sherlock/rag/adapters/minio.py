@@ -1,5 +1,6 @@
 """`FileStore` in a bucket of MinIO, or of any server that speaks the S3 protocol."""
 
+import asyncio
 import contextlib
 import io
 import tempfile
@@ -48,7 +49,7 @@ class MinioFileStore:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="minio")
 
     async def close(self) -> None:
-        self._threads.shutdown()
+        await asyncio.to_thread(self._threads.shutdown)  # waits for calls that are under way
         self._http.clear()
 
     async def put(self, key: str, data: AsyncIterator[bytes]) -> None:

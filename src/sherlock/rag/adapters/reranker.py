@@ -19,6 +19,7 @@ import numpy as np
 from sherlock.rag.domain.errors import RerankerUnavailable
 from sherlock.rag.domain.models import ComponentStatus
 from sherlock.rag.loaded_model import LoadedModel
+from sherlock.rag.surrogates import without_surrogates
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +33,11 @@ FEWEST = 4
 BATCH_TOKENS = 2048
 FIRST_GUESS_S_PER_TOKEN = 0.00025
 """Until the warm-up has measured it."""
+WARM_UP_RUNS = 3
 COST_MEMORY = 0.8
 """Weight of the past in the moving average of the cost."""
+LARGEST_RISE = 3.0
+"""One batch counts as at most so many times the average: a moment's pause is no new cost."""
 
 _WARM_UP = [("what is a cross-encoder", "A model that reads two texts at once. " * 12)] * 4
 
@@ -60,6 +64,9 @@ class CrossEncoderReranker:
         self._model = LoadedModel("The reranker", self._load, RerankerUnavailable)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rerank")
         self._cost_s = FIRST_GUESS_S_PER_TOKEN
+        """Seconds per token now."""
+        self._least_cost_s = FIRST_GUESS_S_PER_TOKEN
+        """The least that was measured or guessed: a refusal does not make it seem less."""
         self._closing = threading.Event()
 
     def start(self) -> None:
@@ -75,7 +82,7 @@ class CrossEncoderReranker:
         abandoned = threading.Event()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._rerank, query, list(texts), deadline, abandoned
+                self._thread, self._rerank, query, list(texts), budget_s, deadline, abandoned
             )
         except RerankerUnavailable:
             raise
@@ -105,30 +112,40 @@ class CrossEncoderReranker:
             model = self._model.get()
             encodings = model.tokenizer.encode_batch(list(_WARM_UP))
             model.logits(encodings)  # the first call also allocates
-            self._cost_s = _timed(model, encodings)[1]
+            measured_s = min(_timed(model, encodings)[1] for _ in range(WARM_UP_RUNS))
+            # At a start other models load too. So it may be much too high, and counts half where it is high.
+            self._cost_s = (min(measured_s, FIRST_GUESS_S_PER_TOKEN) + measured_s) / 2
+            self._least_cost_s = min(self._least_cost_s, measured_s)
         except RerankerUnavailable:
             return  # stands in the status, and the next call says so
 
     def _rerank(
-        self, query: str, texts: list[str], deadline: float, abandoned: threading.Event
+        self,
+        query: str,
+        texts: list[str],
+        budget_s: float,
+        deadline: float,
+        abandoned: threading.Event,
     ) -> list[float]:
         # The budget runs from the call, so time spent waiting for the thread or the first load is spent.
         if self._model.status(None).state != "ready":
             self._warm_up()
         model = self._model.get()
-        query = _cut(model.tokenizer, _readable(query), MAX_QUERY_TOKENS)
+        query = _cut(model.tokenizer, without_surrogates(query), MAX_QUERY_TOKENS)
         encodings: list[Encoding] = []
         tokens = 0
-        affordable = (deadline - time.monotonic()) / self._cost_s
+        left_s = deadline - time.monotonic()
+        affordable = left_s / self._cost_s
         for text in texts:
-            encoding = model.tokenizer.encode(query, _readable(text))
+            encoding = model.tokenizer.encode(query, without_surrogates(text))
             tokens += len(encoding)
             if tokens > affordable:
                 break
             encodings.append(encoding)
         if len(encodings) < min(FEWEST, len(texts)):
-            # What was measured in a busy moment must not switch reranking off for good.
-            self._cost_s *= COST_MEMORY
+            if left_s > budget_s / 2:  # it is the cost that is too high, not the wait that was too long
+                # What was measured in a busy moment must not switch reranking off for good.
+                self._cost_s = min(self._cost_s, max(self._cost_s * COST_MEMORY, self._least_cost_s))
             return []
         scores = [0.0] * len(encodings)
         order = sorted(range(len(encodings)), key=lambda i: -len(encodings[i]))
@@ -138,10 +155,15 @@ class CrossEncoderReranker:
             size = max(1, BATCH_TOKENS // len(encodings[order[0]]))
             batch, order = order[:size], order[size:]
             logits, cost_s = _timed(model, [encodings[i] for i in batch])
-            self._cost_s = COST_MEMORY * self._cost_s + (1 - COST_MEMORY) * cost_s
+            self._learn(cost_s)
             for position, logit in zip(batch, logits, strict=True):
                 scores[position] = _sigmoid(logit)
         return scores
+
+    def _learn(self, cost_s: float) -> None:
+        counted_s = min(cost_s, LARGEST_RISE * self._cost_s)
+        self._cost_s = COST_MEMORY * self._cost_s + (1 - COST_MEMORY) * counted_s
+        self._least_cost_s = min(self._least_cost_s, cost_s)
 
 
 class _OnnxCrossEncoder:
@@ -183,7 +205,9 @@ class _TorchCrossEncoder:
     def __init__(self, folder: Path) -> None:
         from sentence_transformers import CrossEncoder
         from tokenizers import Tokenizer
+        from transformers.utils import logging as transformers_logging
 
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         encoder = CrossEncoder(os.fspath(folder), device="cpu", local_files_only=True)
         encoder.model.eval()
         self._model = encoder.model
@@ -214,11 +238,6 @@ def _pair_tokenizer(tokenizer: "Tokenizer") -> "Tokenizer":
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS, strategy="only_second")
     return tokenizer
-
-
-def _readable(text: str) -> str:
-    """Half of a surrogate pair, which JSON can carry, is no text to the tokenizer."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _cut(tokenizer: "Tokenizer", text: str, max_tokens: int) -> str:

@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,6 +21,8 @@ MUST_BE_READABLE: frozenset[Purpose] = frozenset({"assistants", "user_data"})
 """Purposes whose files are meant to be ingested; others may be anything."""
 
 _HEAD_BYTES = 4096
+_SWEEP_PAGE = 1_000
+_KEY = re.compile("[^/]+/file-[0-9a-f]{24}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -104,9 +106,11 @@ class Files:
     async def sweep(self, grace_s: float) -> int:
         """Remove stored bytes without a record, seen twice `grace_s` apart; return how many.
 
-        Bytes come before their record, so `grace_s` must exceed the time that the longest upload takes.
+        Bytes come before their record, so `grace_s` must exceed the time between them in any upload. What is
+        not named as an upload is not ours, and stays.
         """
-        found = {key async for key in self.store.keys() if await self._is_orphan(key)}  # noqa: SIM118
+        stored = {key async for key in self.store.keys() if _KEY.fullmatch(key)}  # noqa: SIM118
+        found = stored - await self._recorded({key.partition("/")[0] for key in stored})
         if not found:
             return 0
         await asyncio.sleep(grace_s)
@@ -114,6 +118,17 @@ class Files:
         for key in orphans:
             await self.store.delete(key)
         return len(orphans)
+
+    async def _recorded(self, workspace_ids: Set[str]) -> set[str]:
+        """Keys of the files on record, read page by page; some may lack that come or go meanwhile."""
+        keys = set[str]()
+        for workspace_id in workspace_ids:
+            page = PageRequest(limit=_SWEEP_PAGE)
+            with suppress(NotFound):  # the file that a page ended with has been deleted
+                while (files := await self.catalog.list_files(WorkspaceId(workspace_id), page)).items:
+                    keys |= {file.blob_key for file in files.items}
+                    page = PageRequest(limit=_SWEEP_PAGE, after=files.items[-1].id)
+        return keys
 
     async def _is_orphan(self, key: str) -> bool:
         workspace_id, _, file_id = key.partition("/")

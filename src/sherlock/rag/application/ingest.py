@@ -1,19 +1,17 @@
 """One ingest job: fetch the file, parse it, cut it into chunks, embed them, publish them."""
 
-import asyncio
 import hashlib
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from opentelemetry import trace
-
 from sherlock.rag import parsers
+from sherlock.rag.application.spans import stage
 from sherlock.rag.chunker import chunk
 from sherlock.rag.domain.errors import (
     FileStoreUnavailable,
@@ -25,14 +23,17 @@ from sherlock.rag.domain.errors import (
 )
 from sherlock.rag.domain.models import Chunk, EmbeddedChunk, IngestJob, Published, blob_key
 from sherlock.rag.domain.ports import ChunkIndex, Embedder, FileStore, TokenCounter
+from sherlock.rag.threads import run_in_thread
 
 BATCH_CHUNKS: Final = 64
-"""Chunks that are parsed, embedded and staged together: what a killed worker loses at most."""
+"""Chunks that are parsed, embedded and staged together: what a worker loses that is killed meanwhile.
+
+One that is killed between publishing and completing leaves the whole job to be done again.
+"""
 
 FIRST_RETRY_S: Final = 2.0
-LONGEST_RETRY_S: Final = 300.0
-
-_tracer = trace.get_tracer("sherlock.rag")
+LONGEST_RETRY_S: Final = 60.0
+"""After an outage, however long, every job goes on within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +59,22 @@ class Ingestor:
         with tempfile.TemporaryDirectory(prefix="sherlock-ingest-") as folder:
             path = Path(folder) / "file"
             await self._fetch(job, path)
-            async for batch in self._chunks(job, path):
-                chunk_count += len(batch)
-                await self._embed(job, [made for made in batch if staged.get(made.index) != _digest(made)])
-        with _stage("publish", chunks=chunk_count):
+            async with aclosing(self._chunks(job, path)) as batches:
+                async for batch in batches:
+                    chunk_count += len(batch)
+                    await self._embed(
+                        job, [made for made in batch if staged.get(made.index) != _digest(made)]
+                    )
+        with stage("ingest.publish", chunks=chunk_count):
             return await self.index.publish(job.lease, chunk_count)
 
     async def _fetch(self, job: IngestJob, path: Path) -> None:
-        with _stage("fetch", bytes=job.bytes):
+        with stage("ingest.fetch", bytes=job.bytes):
             size = 0
             try:
                 with path.open("wb") as file:
                     async for piece in self.files.read(blob_key(job.workspace_id, job.file_id)):
-                        size += await asyncio.to_thread(file.write, piece)
+                        size += await run_in_thread(None, file.write, piece)
             except NotFound:
                 raise IngestError("The file's bytes are no longer stored.") from None
             except OSError:
@@ -78,12 +82,12 @@ class Ingestor:
             if size != job.bytes:
                 raise FileStoreUnavailable("The file store returned a part of the file.")
 
-    async def _chunks(self, job: IngestJob, path: Path) -> AsyncIterator[list[Chunk]]:
+    async def _chunks(self, job: IngestJob, path: Path) -> AsyncGenerator[list[Chunk], None]:
         """Batches of chunks, each parsed when it is asked for, so a slow embedder holds back the parser."""
         made = chunk(parsers.parse(path, job.filename), job.chunking, self.counter)
         while True:
-            with _stage("parse") as span:
-                batch = await asyncio.to_thread(_next_batch, made)
+            with stage("ingest.parse") as span:
+                batch = await run_in_thread(None, _next_batch, made)
                 span.set_attribute("chunks", len(batch))
             if not batch:
                 return
@@ -92,7 +96,7 @@ class Ingestor:
     async def _embed(self, job: IngestJob, chunks: Sequence[Chunk]) -> None:
         if not chunks:
             return
-        with _stage("embed", chunks=len(chunks)) as span:
+        with stage("ingest.embed", chunks=len(chunks)) as span:
             windows = await self.embedder.embed_documents([made.text for made in chunks])
             span.set_attribute("windows", sum(map(len, windows)))
             embedded = [EmbeddedChunk(made, parts) for made, parts in zip(chunks, windows, strict=True)]
@@ -126,16 +130,3 @@ def _next_batch(made: Iterator[Chunk]) -> list[Chunk]:
 
 def _digest(made: Chunk) -> bytes:
     return hashlib.sha256(made.text.encode()).digest()
-
-
-@contextmanager
-def _stage(name: str, **counts: int) -> Iterator[trace.Span]:
-    """A span `ingest.<name>` that carries counts, and of an error its kind only."""
-    with _tracer.start_as_current_span(
-        f"ingest.{name}", attributes=counts, record_exception=False, set_status_on_exception=False
-    ) as span:
-        try:
-            yield span
-        except Exception as error:
-            span.set_status(trace.StatusCode.ERROR, type(error).__name__)
-            raise

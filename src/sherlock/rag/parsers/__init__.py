@@ -34,6 +34,7 @@ _PARSERS: Final[dict[str, Parser]] = {
 SUPPORTED_EXTENSIONS: Final = frozenset(_PARSERS)
 
 _HEAD_BYTES: Final = 4096
+_LONGEST_HEADING: Final = 1_000  # characters, of all levels together; every chunk below carries it
 
 
 def is_supported(filename: str, head: bytes) -> bool:
@@ -54,7 +55,7 @@ def parse(path: Path, filename: str) -> Iterator[Section]:
     for section in _parser(path, filename)(path):
         clean = _storable(section.text)
         blank = blank and not clean.strip()
-        heading = _storable(section.heading) if section.heading else None
+        heading = _storable(section.heading[:_LONGEST_HEADING]) if section.heading else None
         yield Section(clean, section.page, heading)
     if blank:
         raise InvalidFile("The file contains no text.")

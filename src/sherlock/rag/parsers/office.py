@@ -9,9 +9,9 @@ import posixpath
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
-from typing import IO, Final
+from typing import Any, Final
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -22,9 +22,13 @@ from sherlock.rag.parsers import text
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _DAMAGED: Final = "The Word document is damaged and cannot be opened."
-_MAX_PART_BYTES: Final = 1 << 29  # unpacked; a small file may unpack to anything
+# A small file may unpack to anything. 900 pages have some 5 MB of XML; at worst, 64 MiB take 40 s and 200 MB.
+_MAX_UNPACKED_BYTES: Final = 1 << 26
+_MAX_ELEMENTS: Final = 1 << 19  # held at once: of a paragraph, a row, a note, or all relations; some 60 MB
+_PIECE_BYTES: Final = 1 << 20
 _BLOCK_PARAGRAPHS: Final = 500
 
+_BLOCKS: Final = frozenset({"p", "tr"})
 _LEFT_OUT: Final = frozenset({"del", "moveFrom", "delText", "instrText", "rPr", "pPr", "Fallback", "rt"})
 _CHARACTERS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
 _NOTES: Final = {
@@ -35,6 +39,7 @@ _NOTES: Final = {
 _FOREIGN: Final = (
     zipfile.BadZipFile, zlib.error, ElementTree.ParseError, EOFError, KeyError, RuntimeError, ValueError,
 )  # fmt: skip
+_LONGEST_CHAIN: Final = 32  # of styles that are based on each other
 _HEADING_STYLE: Final = re.compile("heading ([1-9])", re.IGNORECASE)
 
 
@@ -82,18 +87,38 @@ class _Package:
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
+        self._left = _MAX_UNPACKED_BYTES
+        self.held = 0
+        """Elements of a part that are in memory; who forgets them counts anew."""
         documents = [name for kind, name in self._related("") if kind == "officeDocument"]
         self.main = next((name for name in documents if name.startswith("word/")), None)
         self._parts = self._related(self.main) if self.main else []
 
     def parts(self, kind: str) -> list[str]:
-        return [name for found, name in self._parts if found == kind]
+        return [*dict.fromkeys(name for found, name in self._parts if found == kind)]
 
     def elements(self, part: str) -> Iterator[tuple[str, Element]]:
         """`("start" | "end", element)` in document order, as `ElementTree.iterparse`."""
+        self.held = 0
+        # expat itself refuses entities that multiply.
+        parser: ElementTree.XMLPullParser[Element] = ElementTree.XMLPullParser(("start", "end"))
         with self._archive.open(part) as stream:
-            # expat itself refuses entities that multiply.
-            yield from ElementTree.iterparse(_Bounded(stream), events=("start", "end"))  # noqa: S314
+            # Large pieces: at every one, expat before 2.6 starts again with a token it has not seen all of.
+            while piece := stream.read(_PIECE_BYTES):
+                self._left -= len(piece)
+                if self._left < 0:
+                    raise InvalidFile("The document unpacks to more than can be read.")
+                parser.feed(piece)
+                yield from self._counted(parser.read_events())
+        parser.close()
+        yield from self._counted(parser.read_events())
+
+    def _counted(self, events: Iterator[Any]) -> Iterator[tuple[str, Element]]:
+        for event, element in events:
+            self.held += event == "start"
+            if self.held > _MAX_ELEMENTS:
+                raise InvalidFile("The document holds something too large to be read.")
+            yield event, element
 
     def _related(self, part: str) -> list[tuple[str, str]]:
         """Kind and name of the parts that `part` needs and the archive holds."""
@@ -111,21 +136,6 @@ class _Package:
         return found
 
 
-class _Bounded:
-    """A part's bytes, up to `_MAX_PART_BYTES`."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._left = _MAX_PART_BYTES
-
-    def read(self, size: int = -1) -> bytes:
-        piece = self._stream.read(size)
-        self._left -= len(piece)
-        if self._left < 0:
-            raise InvalidFile("The document unpacks to more than can be read.")
-        return piece
-
-
 _Block = tuple[str, int | None]
 """A paragraph's or table row's text, and its level if it is a heading."""
 
@@ -141,7 +151,7 @@ class _Document:
         yield from text.gather(self._margin("header"))
         headings: list[tuple[int, str]] = []
         block: list[str] = []
-        for element in self._children(self._package.main or "", "body"):
+        for element in self._outermost(self._package.main or "", {"body"}, _BLOCKS):
             for words, level in self._blocks(element):
                 if level:
                     yield from text.gather(block, _path(headings))
@@ -159,26 +169,36 @@ class _Document:
         """Texts of headers or footers, each once however many parts of the document repeat it."""
         texts: dict[str, None] = {}
         for part in self._package.parts(kind):
-            for element in self._children(part, "hdr", "ftr"):
+            for element in self._outermost(part, {"hdr", "ftr"}, _BLOCKS):
                 texts.update((words, None) for words, _ in self._blocks(element))
         return [*texts]
 
-    def _children(self, part: str, *parents: str) -> Iterator[Element]:
-        """The children of the first such parent, one by one, each forgotten after its turn."""
-        parent: Element | None = None
-        depth = 0
+    def _outermost(self, part: str, parents: Set[str], wanted: Set[str]) -> Iterator[Element]:
+        """The wanted elements below the first such parent, however deep but none within another.
+
+        They come one by one, and each is forgotten after its turn. A table comes too, at its end, when its
+        rows are forgotten already.
+        """
+        path: list[Element] = []
+        """The parent, and what is open below it."""
+        inside = 0
         for event, element in self._package.elements(part):
-            if parent is None:
-                parent = element if event == "start" and _name(element) in parents else None
-            elif event == "start":
-                depth += 1
-            elif element is parent:
-                return
-            else:
-                depth -= 1
-                if depth == 0:
-                    yield element
-                    parent.clear()
+            name = _name(element)
+            if event == "start":
+                if not path and name not in parents:
+                    continue
+                inside += bool(path) and (inside > 0 or name in wanted or name in _LEFT_OUT)
+                path.append(element)
+            elif path:
+                path.pop()
+                if not path:
+                    return
+                inside -= inside > 0
+                if not inside:
+                    if name in wanted or name == "tbl":
+                        yield element
+                    path[-1].clear()
+                    self._package.held = 0
 
     def _blocks(self, element: Element) -> Iterator[_Block]:
         """Texts of the paragraphs and table rows in an element, line ends included; none is blank."""
@@ -212,7 +232,8 @@ class _Document:
             elif name in _CHARACTERS:
                 words.append(_CHARACTERS[name])
             elif name in _NOTES:
-                if note := self._notes[_NOTES[name]].get(_attribute(child, "id")):
+                # Given once: many references to a long note would make more text than anybody can store.
+                if note := self._notes[_NOTES[name]].pop(_attribute(child, "id"), None):
                     hung.append((note, None))
             elif name == "txbxContent":
                 hung += ((box_words, None) for box_words, _ in self._blocks(child))
@@ -234,7 +255,7 @@ class _Document:
         levels: dict[str, int] = {}
         based_on: dict[str, str] = {}
         for part in self._package.parts("styles"):
-            for style in self._children(part, "styles"):
+            for style in self._outermost(part, {"styles"}, {"style"}):
                 style_id = _attribute(style, "styleId")
                 for setting in style.iter():
                     name, value = _name(setting), _attribute(setting, "val")
@@ -245,9 +266,10 @@ class _Document:
                     elif name == "basedOn":
                         based_on[style_id] = value
         for style_id in based_on:
-            base, seen = style_id, set[str]()
-            while base not in levels and base in based_on and base not in seen:
-                seen.add(base)
+            base = style_id
+            for _ in range(_LONGEST_CHAIN):
+                if base in levels or base not in based_on:
+                    break
                 base = based_on[base]
             if base in levels:
                 levels[style_id] = levels[base]
@@ -258,7 +280,7 @@ class _Document:
         return {
             _attribute(note, "id"): "".join(words for child in note for words, _ in self._blocks(child))
             for part in self._package.parts(kind)
-            for note in self._children(part, kind)
+            for note in self._outermost(part, {kind}, {kind.removesuffix("s")})
         }
 
 

@@ -1,6 +1,7 @@
 """Tables and records: CSV, JSON, JSON Lines. Each value stands as it was written, beside its field's name."""
 
 import csv
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -11,56 +12,80 @@ from typing import Any, Final
 from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import text
 
+_SAMPLE_CHARS: Final = 1 << 16
 _SAMPLE_RECORDS: Final = 50
+_LONGEST_RECORD: Final = 1 << 20  # characters; what is longer has a quote that was never closed
+_LONGEST_NAME: Final = 100  # characters; it stands before the column's every value
+_LARGEST_JSON_BYTES: Final = 16 << 20  # read whole; values take some 20 times their bytes, up to 30
+_DEEPEST_INDENT: Final = 8
 _DELIMITERS: Final = ",;\t|"
+_BLANKS: Final = re.compile(r"\s+")
 _NUMBER: Final = re.compile(r"[-+(]?\W?\d[\d.,:/\s-]*%?\)?")
-csv.field_size_limit(1 << 27)
+csv.field_size_limit(2 * _LONGEST_RECORD)
 
 
 def parse_csv(path: Path) -> Iterator[Section]:
     """The header row, then one line a record, `name: value; ...`; without a header the values alone."""
-    delimiter = _delimiter(path)
     with text.open_text(path) as file:
+        sample = file.read(_SAMPLE_CHARS)
+        delimiter = _delimiter(sample)
+        lines = chain(io.StringIO(sample + file.readline(_LONGEST_RECORD)), text.lines(file, _LONGEST_RECORD))
         records = (
             [_one_line(field) for field in record]
-            for record in csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+            for record in _records(lines, delimiter)
             if any(field.strip() for field in record)
         )
         yield from text.gather(_record_lines(records, delimiter))
 
 
 def parse_json(path: Path) -> Iterator[Section]:
-    """`name: value` lines, indented by depth; text that is no sound JSON as it stands."""
-    with text.open_text(path) as file:
-        try:
-            pieces = [*_json_paragraphs(_load(file.read()))]
-        except (ValueError, RecursionError):
-            yield from text.parse(path)
-            return
-    yield from text.gather(pieces)
+    """`name: value` lines, indented by depth; what is no sound JSON, or too much of it, as it stands."""
+    try:
+        value = _load(path)
+    except (ValueError, RecursionError):
+        yield from text.parse(path)
+        return
+    yield from text.gather(_json_paragraphs(value))
 
 
 def parse_jsonl(path: Path) -> Iterator[Section]:
     """As JSON, a paragraph for each line of the file; a broken line stands as it is."""
     with text.open_text(path) as file:
-        yield from text.gather(chain.from_iterable(_jsonl_pieces(file)))
+        yield from text.gather(chain.from_iterable(_jsonl_pieces(text.lines(file, _LARGEST_JSON_BYTES))))
 
 
 # ── CSV ─────────────────────────────────────────────────────────────────────
 
 
-def _delimiter(path: Path) -> str:
+def _delimiter(sample: str) -> str:
     """The delimiter that gives most of the first records the same number of fields."""
     best, evenness = ",", 0
     for delimiter in _DELIMITERS:
-        with text.open_text(path) as file:
-            widths = [
-                len(record) for record in islice(csv.reader(file, delimiter=delimiter), _SAMPLE_RECORDS)
-            ]
+        records = csv.reader(io.StringIO(sample), delimiter=delimiter)
+        widths = [len(record) for record in islice(records, _SAMPLE_RECORDS)]
         even = max((widths.count(width) for width in set(widths) if width > 1), default=0)
         if even > evenness:
             best, evenness = delimiter, even
     return best
+
+
+def _records(lines: Iterator[str], delimiter: str) -> Iterator[list[str]]:
+    """The fields of each record; one that grows too long is cut, and the line after it begins the next."""
+    size = 0
+
+    def until_too_long(first: str) -> Iterator[str]:
+        nonlocal size
+        for line in chain([first], lines):
+            size += len(line)
+            yield line
+            if size > _LONGEST_RECORD:
+                return
+
+    for first in lines:
+        size = 0
+        for record in csv.reader(until_too_long(first), delimiter=delimiter, skipinitialspace=True):
+            size = 0
+            yield record
 
 
 def _record_lines(records: Iterator[list[str]], delimiter: str) -> Iterator[str]:
@@ -78,14 +103,14 @@ def _record_lines(records: Iterator[list[str]], delimiter: str) -> Iterator[str]
 def _is_header(record: list[str]) -> bool:
     return (
         len(record) > 1
-        and all(record)
+        and all(0 < len(field) <= _LONGEST_NAME for field in record)
         and len({*record}) == len(record)
         and not any(_NUMBER.fullmatch(field) for field in record)
     )
 
 
 def _one_line(field: str) -> str:
-    return " ".join(field.split())
+    return _BLANKS.sub(" ", field).strip()
 
 
 # ── JSON ────────────────────────────────────────────────────────────────────
@@ -95,7 +120,14 @@ class _Object(list[tuple[str, Any]]):
     """A JSON object as pairs, so that a name that comes twice keeps both values."""
 
 
-def _load(source: str) -> Any:
+def _load(path: Path) -> Any:
+    if path.stat().st_size > _LARGEST_JSON_BYTES:
+        raise ValueError("more than can be read whole")
+    with text.open_text(path) as file:
+        return _loads(file.read())
+
+
+def _loads(source: str) -> Any:
     # Numbers stay as they are written: 1.50 is not 1.5.
     return json.loads(source, object_pairs_hook=_Object, parse_float=str, parse_int=str, parse_constant=str)
 
@@ -105,9 +137,11 @@ def _jsonl_pieces(lines: Iterable[str]) -> Iterator[Iterable[str]]:
         if not line.strip():
             continue
         try:
-            yield [*_json_paragraphs(_load(line))]
+            value = _loads(line)
         except (ValueError, RecursionError):
             yield [line, "\n"]
+        else:
+            yield _json_paragraphs(value)
 
 
 def _json_paragraphs(value: Any) -> Iterator[str]:
@@ -117,26 +151,31 @@ def _json_paragraphs(value: Any) -> Iterator[str]:
         yield "\n"
 
 
-def _json_lines(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
-    indent = "  " * depth
-    lead = f"{indent}{name}: " if name else indent
-    match value:
-        case _Object() | [] if not value:
-            pass
-        case _Object():
-            if name:
-                yield f"{indent}{name}:\n"
-            for key, member in value:
-                yield from _json_lines(member, key, depth + bool(name))
-        case [*items] if all(not isinstance(item, list) for item in items):
-            yield lead + ", ".join(_scalar(item) for item in items) + "\n"
-        case [*items]:
-            if name:
-                yield f"{indent}{name}:\n"
-            for item in items:
-                yield from _json_lines(item, "", depth + bool(name))
-        case _:
-            yield f"{lead}{_scalar(value)}\n"
+def _json_lines(entry: Any) -> Iterator[str]:
+    """Lines of one value. The open lists are kept here: a file may nest deeper than functions can."""
+    open_values = [_members([entry], 0)]
+    while open_values:
+        for depth, name, value in open_values[-1]:
+            indent = "  " * min(depth, _DEEPEST_INDENT)
+            lead = f"{indent}{name}: " if name else indent
+            if not isinstance(value, list):
+                yield f"{lead}{_scalar(value)}\n"
+            elif isinstance(value, _Object) or any(isinstance(item, list) for item in value):
+                if name and value:
+                    yield f"{indent}{name}:\n"
+                open_values.append(_members(value, depth + bool(name)))
+                break
+            elif value:
+                yield lead + ", ".join(_scalar(item) for item in value) + "\n"
+        else:
+            open_values.pop()
+
+
+def _members(value: list[Any], depth: int) -> Iterator[tuple[int, str, Any]]:
+    """Depth, name (none in a list) and value of each."""
+    if isinstance(value, _Object):
+        return ((depth, name, member) for name, member in value)
+    return ((depth, "", item) for item in value)
 
 
 def _scalar(value: Any) -> str:

@@ -53,13 +53,13 @@ def parse(path: Path) -> Iterator[Section]:
 def parse_markdown(path: Path) -> Iterator[Section]:
     """A section for each heading, as it is written; `#` in code and front matter are no headings."""
     with open_text(path) as file:
-        yield from _under_headings(_lines(file), _markdown_level())
+        yield from _under_headings(lines(file), _markdown_level())
 
 
 def parse_rst(path: Path) -> Iterator[Section]:
     """A section for each title; as in docutils, the first adornment seen is the highest level."""
     with open_text(path) as file:
-        yield from _under_headings(_lines(file), _rst_level())
+        yield from _under_headings(lines(file), _rst_level())
 
 
 def is_text(sample: bytes) -> bool:
@@ -73,6 +73,12 @@ def open_text(path: Path, declared: str | None = None) -> TextIO:
     `declared` is the encoding the file claims; it is heard only where the bytes leave room for it.
     """
     return path.open(encoding=_encoding(path, declared), errors="replace")
+
+
+def lines(file: TextIO, longest: int = BLOCK_CHARS) -> Iterator[str]:
+    """The lines of a file; one of more than `longest` characters comes in pieces."""
+    while line := file.readline(longest):
+        yield line
 
 
 def gather(pieces: Iterable[str], heading: str | None = None) -> Iterator[Section]:
@@ -183,30 +189,31 @@ def _declared_or_likely(sample: bytes, declared: str | None) -> str:
 _Level = Callable[[str, str], tuple[int, str] | None]
 """`(line, next line)` -> the heading's level and words, if the line is one."""
 
-_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t]*#*[ \t]*$")
+_ATX = re.compile(r" {0,3}(#{1,6})[ \t](.*)")
 _SETEXT = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1*[ \t]*$")
 
 
-def _lines(file: TextIO) -> Iterator[str]:
-    while line := file.readline(BLOCK_CHARS):
-        yield line
-
-
-def _under_headings(lines: Iterable[str], level_of: _Level) -> Iterator[Section]:
+def _under_headings(source: Iterable[str], level_of: _Level) -> Iterator[Section]:
     open_headings: list[tuple[int, str]] = []
     block: list[str] = []
+    size = 0
 
     def section() -> Iterator[Section]:
+        nonlocal size
         yield from gather(block, " > ".join(words for _, words in open_headings) or None)
         block.clear()
+        size = 0
 
-    for line, following in pairwise(chain(lines, [""])):
+    for line, following in pairwise(chain(source, [""])):
         if found := level_of(line.rstrip("\n"), following.rstrip("\n")):
             yield from section()
             open_headings = [kept for kept in open_headings if kept[0] < found[0]] + [found]
         block.append(line)
+        size += len(line)
+        if size >= BLOCK_CHARS:
+            yield from section()
     yield from section()
 
 
@@ -227,8 +234,8 @@ def _markdown_level() -> _Level:
         if opening := _FENCE.match(line):
             fence = opening[1]
             return None
-        if (atx := _ATX.match(line)) and atx[2]:
-            return len(atx[1]), atx[2]
+        if (atx := _ATX.match(line)) and (words := atx[2].strip(" \t").rstrip("#").strip(" \t")):
+            return len(atx[1]), words
         if line.strip() and line[0] not in " \t#>|-+*=" and (underline := _SETEXT.match(following)):
             return (1 if underline[1][0] == "=" else 2), line.strip()
         return None
