@@ -104,6 +104,33 @@ def migrate() -> None:
     out.print("The schema is up to date.")
 
 
+GC_GRACE_S = 60.0
+"""Far longer than it takes from the last byte of an upload to its record."""
+
+
+@app.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+) -> None:
+    """Remove stored bytes whose file was deleted while the file store was down.
+
+    Asked for by a person and never on a timer: a file store shared by two databases, or a database restored
+    from an old backup, makes good files look left over.
+    """
+    run(_gc(dry_run))
+
+
+async def _gc(dry_run: bool) -> None:
+    from sherlock import wiring
+
+    async with wiring.open_services(settings(rag=True)) as services:
+        files = services.require_rag().files
+        if dry_run:
+            out.print(f"{len(await files.orphans())} stored objects have no file.")
+        else:
+            out.print(f"{await files.sweep(GC_GRACE_S)} stored objects without a file were removed.")
+
+
 @models.command("prepare")
 def prepare_models(
     into: Annotated[Path | None, typer.Option(help="Folder; default: SHERLOCK_MODELS_DIR.")] = None,

@@ -21,9 +21,8 @@ from typing import Any
 from sherlock import observability, wiring
 from sherlock.config import Settings
 from sherlock.process import cancelled, stop_on_signals, until, watched_parent
-from sherlock.rag.application.files import Files
 from sherlock.rag.application.ingest import Ingestor, retry_delay_s
-from sherlock.rag.domain.errors import IngestError, LeaseLost, SherlockError, Unavailable
+from sherlock.rag.domain.errors import IngestError, LeaseLost, Unavailable
 from sherlock.rag.domain.models import IngestJob, LastError, Lease
 from sherlock.rag.domain.ports import IngestQueue
 
@@ -32,10 +31,6 @@ log = logging.getLogger(__name__)
 POLL_S = 5.0
 """Longest sleep without a wake-up: finds jobs whose lease ran out, and those whose NOTIFY was lost."""
 OUTAGE_PAUSE_S = 1.0
-FIRST_SWEEP_AFTER_S = 300.0
-SWEEP_EVERY_S = 3600.0
-SWEEP_GRACE_S = 3600.0
-"""Longer than the last field of any upload follows its bytes."""
 
 
 def owner_name() -> str:
@@ -156,24 +151,6 @@ class Worker:
         )
 
 
-async def sweep(files: Files, stop: asyncio.Event) -> None:
-    """Until `stop` is set, remove bytes whose record was deleted while the file store was down."""
-    await until(stop, asyncio.sleep(FIRST_SWEEP_AFTER_S))
-    while not stop.is_set():
-        try:
-            await until(stop, _swept(files))
-        except SherlockError as error:
-            log.warning("stored bytes could not be swept", extra={"reason": error.message})
-        except Exception as error:
-            log.error("sweeping stored bytes failed", extra={"error": type(error).__name__})
-        await until(stop, asyncio.sleep(SWEEP_EVERY_S))
-
-
-async def _swept(files: Files) -> None:
-    removed = await files.sweep(SWEEP_GRACE_S)
-    log.info("stored bytes swept", extra={"removed": removed})
-
-
 async def serve(settings: Settings, *, parent: int = 0) -> None:
     """The worker process; with `parent`, it stops when that process is no longer its parent."""
     observability.configure(settings.log_level)
@@ -185,10 +162,6 @@ async def serve(settings: Settings, *, parent: int = 0) -> None:
         ):
             rag = services.require_rag()
             worker = Worker(rag.queue, rag.ingestor, slots=settings.workers, lease_s=settings.job_lease_s)
-            sweeping = asyncio.ensure_future(sweep(rag.files, stop))
-            try:
-                await worker.run(stop)
-            finally:
-                await cancelled(sweeping)
+            await worker.run(stop)
 
     await stop_on_signals(work)

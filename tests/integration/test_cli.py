@@ -46,6 +46,11 @@ def test_ingest_then_search(folder: Path, documents: Path) -> None:
     assert "turbine.txt" in found.stdout
     assert "KX-4471-Q" in found.stdout
 
+    orphan = folder / "data" / "files" / "default" / ("file-" + "0" * 24)
+    orphan.write_bytes(b"left over")
+    assert "1 stored objects have no file" in sherlock(fast, "gc", "--dry-run").stdout
+    assert orphan.exists()
+
     (documents / "empty.txt").touch()
     partly = sherlock(fast, "ingest", str(documents / "empty.txt"), "--store", "plant")
     assert partly.returncode == 1

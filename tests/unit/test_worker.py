@@ -11,7 +11,6 @@ from tests.fakes_index import InMemoryChunkIndex
 
 from sherlock import worker
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
-from sherlock.rag.application.files import Files
 from sherlock.rag.application.ingest import Ingestor
 from sherlock.rag.application.vector_stores import VectorStores
 from sherlock.rag.domain.models import (
@@ -192,28 +191,6 @@ async def test_an_error_while_completing_is_not_the_files(
     assert (await bench.settled(store_id)).status == "completed"
     assert bench.queue.counted == []
     await ended(bench, work)
-
-
-async def test_bytes_without_a_record_are_swept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FIRST_SWEEP_AFTER_S", "SWEEP_EVERY_S", "SWEEP_GRACE_S"):
-        monkeypatch.setattr(worker, name, 0)
-    removed = asyncio.Event()
-
-    class Watched(InMemoryFileStore):
-        async def delete(self, key: str) -> None:
-            await super().delete(key)
-            removed.set()
-
-    store = Watched()
-    store.blobs["here/file-" + "0" * 24] = b"left over"
-    store.down = True
-    sweeping = asyncio.ensure_future(worker.sweep(Files(bench.catalog, store, 1_000), bench.stop))
-    await asyncio.sleep(0)
-    store.down = False
-    await asyncio.wait_for(removed.wait(), 5)
-    assert not store.blobs
-    bench.stop.set()
-    await asyncio.wait_for(sweeping, 5)
 
 
 async def test_a_fault_of_ours_never_shows_its_text(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -106,11 +106,9 @@ class Files:
     async def sweep(self, grace_s: float) -> int:
         """Remove stored bytes without a record, seen twice `grace_s` apart; return how many.
 
-        Bytes come before their record, so `grace_s` must exceed the time between them in any upload. What is
-        not named as an upload is not ours, and stays.
+        Bytes come before their record, so `grace_s` must exceed the time between them in any upload.
         """
-        stored = {key async for key in self.store.keys() if _KEY.fullmatch(key)}  # noqa: SIM118
-        found = stored - await self._recorded({key.partition("/")[0] for key in stored})
+        found = await self.orphans()
         if not found:
             return 0
         await asyncio.sleep(grace_s)
@@ -118,6 +116,14 @@ class Files:
         for key in orphans:
             await self.store.delete(key)
         return len(orphans)
+
+    async def orphans(self) -> Sequence[str]:
+        """Keys of stored bytes without a record, some of which may belong to an upload that is just ending.
+
+        What is not named as an upload is not ours, and not among them.
+        """
+        stored = {key async for key in self.store.keys() if _KEY.fullmatch(key)}  # noqa: SIM118
+        return sorted(stored - await self._recorded({key.partition("/")[0] for key in stored}))
 
     async def _recorded(self, workspace_ids: Set[str]) -> set[str]:
         """Keys of the files on record, read page by page; some may lack that come or go meanwhile."""
