@@ -126,7 +126,10 @@ class Deployment:
 def deployment(folder: Path, *, ready_path: str = "/health/ready", **settings: str) -> Deployment:
     """A deployment with a data folder of its own; `settings` are SHERLOCK_* names without the prefix."""
     port = free_port()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SHERLOCK_")}
+    # Coverage would trace the imports of torch for half a minute a process; processes with the encoder that
+    # needs no torch run the same lines.
+    unwanted = ("SHERLOCK_",) if settings.get("encoder_model") == "hash" else ("SHERLOCK_", "COVERAGE_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     chosen = {
         "rag_enabled": "true",
         "port": str(port),
