@@ -15,6 +15,9 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 # A long read timeout and several tries, for the large wheels.
 PIP_INSTALL := $(PIP) install --quiet --no-compile --no-deps --retries 5 --timeout 60
+# On all cores, where pip takes one: without bytecode (an environment may forbid Python to write it) every start takes
+# twice as long. A package may hold files that are no Python of this version; they do no harm.
+COMPILE := { $(PY) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true; }
 
 VENV313 := .venv-313
 # The first Python 3.13 that really starts; a version manager may put one on the PATH that does not.
@@ -92,11 +95,11 @@ $(VENV)/.torch: $(VENV)/.made Makefile
 
 # A stamp holds the lock it was made from: a lock that is only newer, not different, installs nothing.
 $(VENV)/.lock: requirements.lock $(VENV)/.made $(VENV)/.torch
-	cmp -s requirements.lock $@ || $(PIP_INSTALL) --require-hashes -r requirements.lock
+	cmp -s requirements.lock $@ || { $(PIP_INSTALL) --require-hashes -r requirements.lock && $(COMPILE); }
 	@cp requirements.lock $@
 
 $(VENV)/.lock-dev: requirements-dev.lock $(VENV)/.made $(VENV)/.torch
-	cmp -s requirements-dev.lock $@ || $(PIP_INSTALL) --require-hashes -r requirements-dev.lock
+	cmp -s requirements-dev.lock $@ || { $(PIP_INSTALL) --require-hashes -r requirements-dev.lock && $(COMPILE); }
 	@cp requirements-dev.lock $@
 
 $(VENV)/.project: pyproject.toml $(VENV)/.made
