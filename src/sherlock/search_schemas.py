@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from sherlock.rag.domain.models import (
+    MAX_FILTER_DEPTH,
     Attributes,
     Comparison,
     Compound,
@@ -26,7 +27,6 @@ from sherlock.rag.domain.models import (
 )
 from sherlock.schemas import ClosedModel, Key, Number, TextObject, Value, without_nul
 
-MAX_FILTER_DEPTH = 16
 MAX_FILTERS = 512
 MAX_FILTER_VALUES = 10_000
 """Of one request in all, since every one of them is compared with every chunk that is looked at."""

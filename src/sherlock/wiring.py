@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from sherlock import local_models
 from sherlock.config import Settings
 from sherlock.graph import Chat
+from sherlock.process import cancelled
 from sherlock.rag.adapters.chat_model import OpenAIChatModel
 from sherlock.rag.application.retrieve import Retriever
 from sherlock.rag.domain.errors import RagDisabled, Unavailable
@@ -273,7 +274,7 @@ async def _database(settings: Settings, embedder: Embedder, stack: AsyncExitStac
     except Unavailable as error:
         log.warning("database not ready at start; trying again", extra={"reason": error.message})
         trying = asyncio.ensure_future(_keep_migrating(settings, owner_url, embedder))
-        stack.push_async_callback(_ended, trying)
+        stack.push_async_callback(cancelled, trying)
     return database
 
 
@@ -293,8 +294,3 @@ async def _keep_migrating(settings: Settings, owner_url: str, embedder: Embedder
             await _migrate(settings, owner_url, embedder)
             log.info("database is up to date")
             return
-
-
-async def _ended(task: "asyncio.Future[None]") -> None:
-    task.cancel()
-    await asyncio.wait({task})

@@ -26,6 +26,7 @@ from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
 from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
 from sherlock.rag.domain.errors import InvalidFile, InvalidRequest, LeaseLost, Unavailable
 from sherlock.rag.domain.models import (
+    MAX_FILTER_DEPTH,
     Attributes,
     AttributeValue,
     Candidate,
@@ -44,7 +45,6 @@ from sherlock.rag.domain.models import (
     WorkspaceId,
 )
 from sherlock.rag.domain.ports import Catalog, ChunkIndex, IngestQueue
-from sherlock.search_schemas import MAX_FILTER_DEPTH
 
 CHUNKING = ChunkingStrategy(512, 50)
 EMBEDDER = HashEmbedder(384)

@@ -40,6 +40,7 @@ from sherlock.rag.domain.models import (
     ToolCallDelta,
     Usage,
 )
+from sherlock.rag.surrogates import whole_characters
 
 CONNECT_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 2.5
@@ -283,7 +284,7 @@ def _unicode(value: object) -> object:
     """JSON can write half a surrogate pair, UTF-8 cannot."""
     if not isinstance(value, str):
         return value
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole_characters(value)
 
 
 def _finite(value: object) -> object:

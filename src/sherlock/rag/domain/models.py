@@ -262,6 +262,9 @@ class Compound:
 
 Filter = Comparison | Compound
 
+MAX_FILTER_DEPTH = 16
+"""Filters nested deeper are refused, before they exhaust anybody's stack."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:

@@ -7,6 +7,7 @@ from typing import Final
 from sherlock.rag.domain.errors import InvalidFile, UnsupportedFile
 from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import html, office, pdf, tabular, text
+from sherlock.rag.surrogates import whole_characters
 
 Parser = Callable[[Path], Iterator[Section]]
 
@@ -89,6 +90,5 @@ def _storable(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        # Pairs become the character they stand for, single ones U+FFFD.
-        value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        value = whole_characters(value)
     return value

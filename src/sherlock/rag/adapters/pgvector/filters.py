@@ -5,10 +5,7 @@ import math
 
 from sherlock.rag.adapters.postgres import storable
 from sherlock.rag.domain.errors import InvalidRequest
-from sherlock.rag.domain.models import AttributeValue, Comparison, Compound, Filter
-
-MAX_FILTER_DEPTH = 16
-"""Filters nested deeper are refused, before they exhaust the server's stack."""
+from sherlock.rag.domain.models import MAX_FILTER_DEPTH, AttributeValue, Comparison, Compound, Filter
 
 _ORDERINGS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
