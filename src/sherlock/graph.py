@@ -31,7 +31,6 @@ from sherlock.rag.domain.models import (
     ChatRequest,
     Citations,
     Done,
-    FileSearch,
     Finished,
     ModelEvent,
     Passage,
@@ -153,7 +152,8 @@ class Chat:
             writer(Retrieved(Retrieval(queries=(), results=())))
             return {"results": None}
         try:
-            retrieval = await self._retriever.search(state["workspace_id"], search_query(search, asked))
+            query = SearchQuery((asked,), search.vector_store_ids, search.options)
+            retrieval = await self._retriever.search(state["workspace_id"], query)
         except Unavailable as error:
             failures.add(1, {"stage": "retrieve"})
             log.warning("chat goes on without retrieval", extra={"error": type(error).__name__})
@@ -229,15 +229,3 @@ async def cite(text: str, found: tuple[Passage, ...], choice: int, writer: Strea
     cited = await asyncio.to_thread(ground.citations, text, found)
     if cited:
         writer(Citations(cited, choice))
-
-
-def search_query(search: FileSearch, text: str) -> SearchQuery:
-    return SearchQuery(
-        texts=(text,),
-        vector_store_ids=search.vector_store_ids,
-        limit=search.limit,
-        alpha=search.alpha,
-        score_threshold=search.score_threshold,
-        filter=search.filter,
-        rerank=search.rerank,
-    )

@@ -29,6 +29,7 @@ from sherlock.rag.domain.models import (
     Encoder,
     IndexQuery,
     Retrieval,
+    SearchOptions,
     SearchQuery,
     StoredFile,
     Vector,
@@ -79,8 +80,8 @@ class Library:
         await self.queue.complete(job.lease, await self.index.publish(job.lease, len(chunks)))
 
     async def search(self, *texts: str, stores: Sequence[str] = ("vs_1",), **changes) -> Retrieval:
-        query = SearchQuery(texts, tuple(stores), limit=10, alpha=0.7)
-        return await self.retriever.search(WORKSPACE, replace(query, **changes))
+        options = replace(SearchOptions(limit=10, alpha=0.7), **changes)
+        return await self.retriever.search(WORKSPACE, SearchQuery(texts, tuple(stores), options))
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ async def test_unknown_stores_yield_nothing_and_spoil_nothing(library: Library) 
 
 
 async def test_another_workspace_finds_nothing(library: Library) -> None:
-    query = SearchQuery(("pump",), ("vs_1",), limit=10, alpha=0.7)
+    query = SearchQuery(("pump",), ("vs_1",), SearchOptions(limit=10, alpha=0.7))
     assert (await library.retriever.search(WorkspaceId("ws-2"), query)).results == ()
 
 
@@ -316,7 +317,7 @@ async def test_evaluate_runs_judged_queries(library: Library) -> None:
         evaluate.JudgedQuery("1", "KX-4471", {"file-a": 1.0}),
         evaluate.JudgedQuery("2", "zeppelin", {"file-b": 1.0}),
     ]
-    template = SearchQuery((), ("vs_1",), limit=5, alpha=0.0)
+    template = SearchQuery((), ("vs_1",), SearchOptions(limit=5, alpha=0.0))
     report = await evaluate.run(
         library.retriever, WORKSPACE, queries, template, k=5, document_of=lambda r: r.candidate.file_id
     )

@@ -267,16 +267,25 @@ MAX_FILTER_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuery:
-    texts: tuple[str, ...]
-    """One or more phrasings of the question; a chunk's score is its best over them."""
-    vector_store_ids: tuple[str, ...]
+class SearchOptions:
+    """How to search, whatever is asked and wherever."""
+
     limit: int
     alpha: float
     """0 is keyword only, 1 is dense only."""
     score_threshold: float = 0.0
     filter: Filter | None = None
     rerank: bool = True
+    rewrite: bool = False
+    """Whether the question may be rewritten before it is searched for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    texts: tuple[str, ...]
+    """One or more phrasings of the question; a chunk's score is its best over them."""
+    vector_store_ids: tuple[str, ...]
+    options: SearchOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,11 +357,7 @@ class FileSearch:
     """The `file_search` tool of a chat."""
 
     vector_store_ids: tuple[str, ...]
-    limit: int
-    alpha: float
-    score_threshold: float = 0.0
-    filter: Filter | None = None
-    rerank: bool = True
+    options: SearchOptions
 
 
 @dataclass(frozen=True, slots=True)
