@@ -224,6 +224,22 @@ async def test_the_reranker_reads_the_fused_order(library: Library) -> None:
     assert found.results[0].candidate.text == CODE
 
 
+@pytest.mark.parametrize("relevance", [0.0, 1.0])
+async def test_the_reranker_neither_drops_nor_saves_a_result_by_the_threshold(
+    library: Library, relevance: float
+) -> None:
+    class Of(FakeReranker):
+        async def rerank(self, query: str, texts: Sequence[str], budget_s: float) -> list[float]:
+            return [relevance for _ in texts]
+
+    fused = await library.search("the rotor is stuck")
+    library.retriever = replace(library.retriever, reranker=Of())
+    threshold = fused.results[2].score
+    found = await library.search("the rotor is stuck", score_threshold=threshold)
+    assert [r.candidate for r in found.results] == [r.candidate for r in fused.results[:3]]
+    assert all(result.fused >= threshold for result in found.results)
+
+
 async def test_what_the_budget_does_not_pay_for_stays_behind(library: Library) -> None:
     library.retriever = replace(library.retriever, reranker=FakeReranker(cost_s=0.1))
     found = await library.search("the rotor is stuck")

@@ -56,12 +56,10 @@ class Retriever:
         self._check_encoder(stores, query)
         vectors = await self._embed(query, trace)
         found = await self._find(workspace_id, stores, query, vectors, trace)
-        fused = ranking.fuse(found, query.options.alpha)
+        fused = ranking.reaching(query.options.score_threshold, ranking.fuse(found, query.options.alpha))
         trace.stages.append("fuse")
         scores = await self._rerank(query, fused, trace)
-        results = ranking.cut(
-            ranking.apply_rerank(fused, scores), query.options.score_threshold, query.options.limit
-        )
+        results = tuple(ranking.apply_rerank(fused, scores)[: query.options.limit])
         await self._touch(workspace_id, stores)
         return Retrieval(
             queries=query.texts,

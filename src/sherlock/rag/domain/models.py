@@ -274,6 +274,7 @@ class SearchOptions:
     alpha: float
     """0 is keyword only, 1 is dense only."""
     score_threshold: float = 0.0
+    """0..1, of the fused score, which every search has."""
     filter: Filter | None = None
     rerank: bool = True
     rewrite: bool = False
