@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+import anyio
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic_core import to_json
@@ -251,7 +252,9 @@ async def kept_alive(source: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
                 reading.result()
                 return
     finally:
-        await cancelled(reading)  # the source ends in the task that reads it
+        # Starlette cancels through a scope that cancels whatever is awaited next, too.
+        with anyio.CancelScope(shield=True):
+            await cancelled(reading)  # the source ends in the task that reads it
 
 
 async def read_into(ready: "asyncio.Queue[bytes | None]", source: AsyncGenerator[bytes]) -> None:
