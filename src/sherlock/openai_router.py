@@ -25,7 +25,7 @@ from sherlock.json_body import JsonRoute
 from sherlock.process import cancelled
 from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, SherlockError
 from sherlock.rag.domain.models import AnswerEvent, Retrieved
-from sherlock.schemas import ModelList, ModelObject, model_list, model_object
+from sherlock.schemas import ListObject, ModelList, ModelObject, model_list, model_object
 from sherlock.search_schemas import stages_header
 from sherlock.wiring import Services
 
@@ -134,6 +134,12 @@ async def create_chat_completion(
         return EventStream(read, events, writer, headers=stages_of(read))
     answer = completion(read, model, base_url=base_url, metadata=body.metadata)
     return Response(to_json(answer), headers=stages_of(read), media_type="application/json")
+
+
+@router.get("/chat/completions", operation_id="listChatCompletions", responses=documented(500, 503))
+async def list_chat_completions() -> ListObject[ChatCompletion]:
+    """Answers are not kept, so there are none to list."""
+    return {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
 async def collected(events: AsyncIterator[AnswerEvent]) -> list[AnswerEvent]:
