@@ -30,6 +30,10 @@ class Served:
     chat_model: FakeChatModel = field(default_factory=FakeChatModel)
     """What answers where a test chose no other model: it can be told what to say."""
 
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
     def client(self, **options: object) -> openai.OpenAI:
         options = {"api_key": "unused", "max_retries": 0, "timeout": 30, **options}
         return openai.OpenAI(base_url=f"{self.url}/v1", **options)  # type: ignore[arg-type]
