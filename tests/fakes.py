@@ -6,11 +6,11 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from sherlock.rag.domain.errors import Conflict, InvalidRequest, LeaseLost, NotFound
+from sherlock.rag.domain.errors import Conflict, InvalidRequest, LeaseLost, NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import (
     Attributes,
     ChunkingStrategy,
@@ -25,6 +25,7 @@ from sherlock.rag.domain.models import (
     Status,
     StoredFile,
     Unset,
+    Upload,
     VectorStore,
     VectorStoreChanges,
     VectorStoreFile,
@@ -61,6 +62,17 @@ class MemoryJob:
 
 
 @dataclass
+class MemoryObject:
+    """What an upload put, or puts, into the file store."""
+
+    workspace_id: WorkspaceId
+    upload_id: str
+    id: str
+    reserved_at: float
+    bytes: int | None = None
+
+
+@dataclass
 class MemoryState:
     """What the database would hold. `jobs` are those that wait or run."""
 
@@ -68,6 +80,8 @@ class MemoryState:
     stores: dict[StoreKey, VectorStore] = field(default_factory=dict)
     memberships: dict[MembershipKey, MemoryMembership] = field(default_factory=dict)
     jobs: dict[int, MemoryJob] = field(default_factory=dict)
+    uploads: dict[tuple[WorkspaceId, str], Upload] = field(default_factory=dict)
+    upload_objects: dict[FileKey, MemoryObject] = field(default_factory=dict)
     job_ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     queued: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -110,7 +124,7 @@ class InMemoryCatalog:
     ) -> Page[StoredFile]:
         files = [file for (workspace, _), file in self.state.files.items() if workspace == workspace_id]
         keys = {file.id: (file.created_at, number) for number, file in enumerate(files)}
-        shown = [file for file in files if purpose in (None, file.purpose)]
+        shown = [file for file in files if purpose in (None, file.purpose) and not has_expired(file)]
         return page_of(shown, lambda file: keys[file.id], keys, page, "File")
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
@@ -120,6 +134,10 @@ class InMemoryCatalog:
         )
         del self.state.files[workspace_id, file_id]
         return file
+
+    async def recorded(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> set[str]:
+        known = self.state.files.keys() | self.state.upload_objects.keys()
+        return {id for id in object_ids if (workspace_id, id) in known}
 
     async def add_vector_store(
         self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
@@ -162,13 +180,18 @@ class InMemoryCatalog:
             check_map(changes.metadata, "metadata")
             store = replace(store, metadata=changes.metadata)
         if not isinstance(changes.expires_after_days, Unset):
+            if store.expired:
+                raise VectorStoreExpired(vector_store_id, param="expires_after")
             store = replace(store, expires_after_days=changes.expires_after_days)
-        self.state.stores[workspace_id, vector_store_id] = replace(store, last_active_at=int(time.time()))
+        if not store.expired:
+            store = replace(store, last_active_at=int(time.time()))
+        self.state.stores[workspace_id, vector_store_id] = store
         return self._store(workspace_id, vector_store_id)
 
     async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
         for key in {(workspace_id, i) for i in vector_store_ids} & self.state.stores.keys():
-            self.state.stores[key] = replace(self.state.stores[key], last_active_at=int(time.time()))
+            if not self._store(*key).expired:
+                self.state.stores[key] = replace(self.state.stores[key], last_active_at=int(time.time()))
 
     async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
         self._store(workspace_id, vector_store_id)
@@ -188,8 +211,10 @@ class InMemoryCatalog:
         chunking_given: bool,
     ) -> VectorStoreFile:
         check_map(attributes, "attributes")
-        self._store(workspace_id, vector_store_id)
+        if self._store(workspace_id, vector_store_id).expired:
+            raise VectorStoreExpired(vector_store_id)
         self._file(workspace_id, file_id, "file_id")
+        await self.touch_vector_stores(workspace_id, [vector_store_id])
         key = (workspace_id, vector_store_id, file_id)
         if key not in self.state.memberships:
             return self._attach(*key, attributes, chunking, time.time())
@@ -218,7 +243,12 @@ class InMemoryCatalog:
         keys = {
             m.value.file_id: (m.attached_at, came.index((workspace_id, m.value.file_id))) for m in members
         }
-        shown = [m.value for m in members if status in (None, m.value.status)]
+        shown = [
+            m.value
+            for m in members
+            if status in (None, m.value.status)
+            and not has_expired(self.state.files[workspace_id, m.value.file_id])
+        ]
         return page_of(shown, lambda value: keys[value.file_id], keys, page, "VectorStoreFile")
 
     async def update_attributes(
@@ -229,16 +259,47 @@ class InMemoryCatalog:
         return self.state.change((workspace_id, vector_store_id, file_id), attributes=floats(attributes))
 
     async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
-        self._membership(workspace_id, vector_store_id, file_id)
-        self.state.drop_memberships([(workspace_id, vector_store_id, file_id)])
+        key = (workspace_id, vector_store_id, file_id)
+        if key not in self.state.memberships:
+            raise NotFound("VectorStoreFile", file_id)
+        self.state.drop_memberships([key])
+
+    async def expire_vector_stores(self, limit: int) -> int:
+        overdue = [
+            key for key, store in self.state.stores.items() if self._store(*key).expired and not store.expired
+        ]
+        for key in overdue[:limit]:
+            self.state.stores[key] = replace(self.state.stores[key], expired=True)
+        return len(overdue[:limit])
+
+    async def expired_memberships(self, limit: int) -> list[tuple[WorkspaceId, str, str]]:
+        return [
+            (workspace_id, store_id, file_id)
+            for workspace_id, store_id, file_id in self.state.memberships
+            if self.state.stores[workspace_id, store_id].expired
+            or has_expired(self.state.files[workspace_id, file_id])
+        ][:limit]
+
+    async def expired_files(self, limit: int) -> list[StoredFile]:
+        attached = {(workspace_id, file_id) for workspace_id, _, file_id in self.state.memberships}
+        expired = [
+            file for key, file in self.state.files.items() if has_expired(file) and key not in attached
+        ]
+        return sorted(expired, key=lambda file: file.expires_at or 0)[:limit]
+
+    async def remove_expired_file(self, workspace_id: WorkspaceId, file_id: str) -> None:
+        file = self.state.files.get((workspace_id, file_id))
+        if file is not None and has_expired(file):
+            del self.state.files[workspace_id, file_id]
 
     async def check(self) -> None:
         return None
 
     def _file(self, workspace_id: WorkspaceId, file_id: str, param: str = "id") -> StoredFile:
-        if (workspace_id, file_id) not in self.state.files:
+        file = self.state.files.get((workspace_id, file_id))
+        if file is None or has_expired(file):
             raise NotFound("File", file_id, param=param)
-        return self.state.files[workspace_id, file_id]
+        return file
 
     def _store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
         key = (workspace_id, vector_store_id)
@@ -248,6 +309,7 @@ class InMemoryCatalog:
         files = [m.value for k, m in self.state.memberships.items() if k[:2] == key]
         statuses = [file.status for file in files]
         days = store.expires_after_days
+        expires_at = None if days is None else store.last_active_at + days * 86_400
         return replace(
             store,
             file_counts=FileCounts(
@@ -257,12 +319,13 @@ class InMemoryCatalog:
                 cancelled=statuses.count("cancelled"),
             ),
             usage_bytes=sum(file.usage_bytes for file in files),
-            expires_at=None if days is None else store.last_active_at + days * 86_400,
+            expires_at=expires_at,
+            expired=store.expired or (expires_at is not None and expires_at <= time.time()),
         )
 
     def _membership(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> VectorStoreFile:
         key = (workspace_id, vector_store_id, file_id)
-        if key not in self.state.memberships:
+        if key not in self.state.memberships or has_expired(self.state.files[workspace_id, file_id]):
             raise NotFound("VectorStoreFile", file_id)
         return self.state.memberships[key].value
 
@@ -383,6 +446,10 @@ class InMemoryIngestQueue:
     def _fail(self, job: MemoryJob, error: LastError) -> None:
         self.state.change(job.membership, status="failed", last_error=error)
         del self.state.jobs[job.id]
+
+
+def has_expired(file: StoredFile) -> bool:
+    return file.expires_at is not None and file.expires_at <= time.time()
 
 
 def page_of(

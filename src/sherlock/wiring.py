@@ -24,7 +24,9 @@ from sherlock.readiness import Check, Readiness, off, proven_by
 if TYPE_CHECKING:
     from sherlock.rag.adapters.postgres import Database
     from sherlock.rag.application.files import Files
+    from sherlock.rag.application.housekeeping import Housekeeper
     from sherlock.rag.application.ingest import Ingestor
+    from sherlock.rag.application.uploads import Uploads
     from sherlock.rag.application.vector_stores import VectorStores
 
 log = logging.getLogger(__name__)
@@ -40,11 +42,13 @@ class Rag:
     """Everything that needs retrieval to be on."""
 
     files: "Files"
+    uploads: "Uploads"
     vector_stores: "VectorStores"
     retriever: Retriever
     embedder: Embedder
     ingestor: "Ingestor"
     queue: IngestQueue
+    housekeeper: "Housekeeper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,11 @@ async def _rag(
     from sherlock.rag.adapters.pgvector import PgvectorIndex
     from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
     from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
+    from sherlock.rag.adapters.postgres_uploads import PostgresUploadRecords
     from sherlock.rag.application.files import Files
+    from sherlock.rag.application.housekeeping import Housekeeper
     from sherlock.rag.application.ingest import Ingestor
+    from sherlock.rag.application.uploads import Uploads
     from sherlock.rag.application.vector_stores import VectorStores
 
     embedder = _embedder(settings, stack, warm_up)
@@ -132,8 +139,11 @@ async def _rag(
     checks["embedder"] = embedder.status
     if reranker is not None:
         checks["reranker"] = reranker.status
+    files = Files(catalog, file_store, settings.max_file_bytes)
+    uploads = Uploads(PostgresUploadRecords(database), files, file_store)
     return Rag(
-        files=Files(catalog, file_store, settings.max_file_bytes),
+        files=files,
+        uploads=uploads,
         vector_stores=VectorStores(
             catalog,
             index,
@@ -151,6 +161,7 @@ async def _rag(
         embedder=embedder,
         ingestor=Ingestor(file_store, index, embedder, counter),
         queue=queue,
+        housekeeper=Housekeeper(catalog, file_store, uploads),
     )
 
 

@@ -45,12 +45,14 @@ class Retriever:
     async def search(self, workspace_id: WorkspaceId, query: SearchQuery) -> Retrieval:
         """The best `limit` chunks, best first; scores lie in 0..1 and mean the same in every search.
 
-        Unknown stores yield nothing. Raises `Conflict` when a store's vectors are of another encoder, and the
-        `Unavailable` of database and embedder. Without the reranker the fused order stands, and is said to.
+        Unknown and expired stores yield nothing. Raises `Conflict` when a store's vectors are of another
+        encoder, and the `Unavailable` of database and embedder. Without the reranker the fused order stands,
+        and is said to.
         """
         trace = _Trace()
         with trace.stage("stores", wanted=len(query.vector_store_ids)):
-            stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
+            found_stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
+            stores = [store for store in found_stores if not store.expired]
         if not stores:
             return Retrieval(queries=query.texts, results=())
         self._check_encoder(stores, query)

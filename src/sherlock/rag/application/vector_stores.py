@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sherlock.rag.domain.errors import Conflict, NotFound
+from sherlock.rag.domain.errors import Conflict, NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import (
     Attributes,
     ChunkingStrategy,
@@ -63,8 +63,13 @@ class VectorStores:
         return await self.catalog.get_vector_store(workspace_id, vector_store_id)
 
     async def require(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
-        """The store without its counts, for which every membership is read. Raises `NotFound`."""
+        """The store, which is in use, without its counts, for which every membership is read.
+
+        Raises `NotFound`, `VectorStoreExpired`.
+        """
         for store in await self.catalog.find_vector_stores(workspace_id, [vector_store_id]):
+            if store.expired:
+                raise VectorStoreExpired(vector_store_id)
             return store
         raise NotFound("VectorStore", vector_store_id)
 
@@ -89,7 +94,8 @@ class VectorStores:
         attributes: Attributes | None = None,
         chunking: ChunkingStrategy | None = None,
     ) -> VectorStoreFile:
-        """Queue the file's ingest. Raises `NotFound`, and `Conflict` as `Catalog.attach_file` does.
+        """Queue the file's ingest. Raises `NotFound`, `VectorStoreExpired`, `Conflict` as `attach_file` of
+        `Catalog` does.
 
         Also `Conflict`: the store is pinned to another encoder than the one in use.
         """

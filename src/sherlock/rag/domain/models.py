@@ -33,6 +33,7 @@ Purpose = Literal[
 ]  # fmt: skip
 Status = Literal["in_progress", "completed", "cancelled", "failed"]
 StoreStatus = Literal["expired", "in_progress", "completed"]
+UploadStatus = Literal["pending", "completed", "cancelled", "expired"]
 
 T = TypeVar("T")
 
@@ -70,6 +71,7 @@ class StoredFile:
     """Hexadecimal digest of the bytes."""
     created_at: int
     expires_at: int | None = None
+    """When nobody finds it any more; it is removed soon afterwards. `None`: never."""
 
     @property
     def blob_key(self) -> str:
@@ -116,9 +118,13 @@ class VectorStore:
     usage_bytes: int = 0
     expires_after_days: int | None = None
     expires_at: int | None = None
+    expired: bool = False
+    """For good: nothing makes it active again."""
 
     @property
     def status(self) -> StoreStatus:
+        if self.expired:
+            return "expired"
         return "in_progress" if self.file_counts.in_progress else "completed"
 
 
@@ -170,6 +176,40 @@ class VectorStoreFile:
     last_error: LastError | None = None
     usage_bytes: int = 0
     chunk_count: int = 0
+
+
+# ── uploads in parts ────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that comes in parts."""
+
+    id: str
+    workspace_id: WorkspaceId
+    filename: str
+    purpose: Purpose
+    bytes: int
+    """As declared; the parts must add up to it."""
+    created_at: int
+    expires_at: int
+    """When the upload, if it is still pending, becomes `expired`."""
+    file_expires_after_s: int | None = None
+    """Seconds from completion on; `None`: what is usual for the purpose."""
+    status: UploadStatus = "pending"
+    part_ids: tuple[str, ...] | None = None
+    """What it was completed with, in order."""
+    file: StoredFile | None = None
+    """Once completed, and until it is deleted or expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    id: str
+    workspace_id: WorkspaceId
+    upload_id: str
+    bytes: int
+    created_at: int
 
 
 # ── documents and chunks ────────────────────────────────────────────────────
