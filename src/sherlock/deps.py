@@ -1,10 +1,11 @@
 """What a route is given: who is calling, and what is built."""
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from fastapi import Depends, Query, Request
 
 from sherlock.rag.domain.models import DEFAULT_WORKSPACE, WorkspaceId
+from sherlock.schemas import InDigits
 from sherlock.wiring import Rag, Services
 
 
@@ -47,3 +48,7 @@ def _include(
 
 
 IncludeDep = Annotated[frozenset[str], Depends(_include)]
+
+Limit = Annotated[int, Query(ge=1, le=100), InDigits]
+"""Length of a page."""
+Order = Literal["asc", "desc"]

@@ -4,6 +4,7 @@ Requests are closed: an unknown member is an error. `null` means "not given", bu
 Objects are written by the `*_object`, `*_list` and `*_page` functions, one for each shape of the API.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
@@ -20,6 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticKnownError
 from typing_extensions import TypedDict
 
+from sherlock.rag.domain.errors import InvalidRequest
 from sherlock.rag.domain.models import ComponentStatus, Page
 
 # ── requests ────────────────────────────────────────────────────────────────
@@ -69,6 +71,28 @@ class OpenModel(BaseModel):
     """A request object that may have members we do not know: they go to the model as they came."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+def refuse_infinite(members: Mapping[str, Any]) -> None:
+    """Raises `InvalidRequest` for numbers that only a longer notation could hold."""
+    for name, value in members.items():
+        if not is_finite(value):
+            raise InvalidRequest(f"Invalid '{name}': a number is out of range.", param=name)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether all numbers in it are: `1e999` is JSON, and read as an infinity, which is none."""
+    found = [value]
+    while found:
+        part = found.pop()
+        if isinstance(part, float):
+            if not math.isfinite(part):
+                return False
+        elif isinstance(part, Mapping):
+            found.extend(part.values())
+        elif isinstance(part, list | tuple):
+            found.extend(part)
+    return True
 
 
 # ── lists and texts ─────────────────────────────────────────────────────────

@@ -1,14 +1,12 @@
 """`/v1/vector_stores`: the stores, the files in them, and search."""
 
-from typing import Annotated, Literal
+from fastapi import APIRouter, Response
 
-from fastapi import APIRouter, Query, Response
-
-from sherlock.deps import CallerDep, IncludeDep, RagDep, ServicesDep
+from sherlock.deps import CallerDep, IncludeDep, Limit, Order, RagDep, ServicesDep
 from sherlock.http_errors import documented
 from sherlock.json_body import JsonRoute
 from sherlock.rag.domain.models import PageRequest, Status
-from sherlock.schemas import InDigits, ListObject, list_object
+from sherlock.schemas import ListObject, list_object
 from sherlock.search_schemas import SearchRequest, SearchResultsPage, search_results_page, stages_header
 from sherlock.vector_store_schemas import (
     AttachFileRequest,
@@ -30,9 +28,6 @@ router = APIRouter(prefix="/v1/vector_stores", tags=["vector stores"], route_cla
 
 POLL_AFTER_MS = "500"
 """Sent as `openai-poll-after-ms`: without it the clients' polling helpers wait for seconds."""
-
-Limit = Annotated[int, Query(ge=1, le=100), InDigits]
-Order = Literal["asc", "desc"]
 
 
 # ── stores ──────────────────────────────────────────────────────────────────

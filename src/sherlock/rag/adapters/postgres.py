@@ -37,7 +37,7 @@ import sqlalchemy.exc
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from sherlock.rag.domain.errors import DatabaseUnavailable
+from sherlock.rag.domain.errors import DatabaseUnavailable, NotFound
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]  # not subscriptable at run time
@@ -417,3 +417,10 @@ def storable(value: str) -> bool:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
+
+
+def check_id(kind: str, object_id: str, param: str = "id") -> None:
+    """Raises `NotFound` for an id that cannot be stored, and so is not."""
+    if not storable(object_id):
+        printable = object_id.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+        raise NotFound(kind, printable, param=param)

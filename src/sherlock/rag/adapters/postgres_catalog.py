@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
 from sherlock.rag.adapters.postgres import WAKE_WORKERS, Database, storable
+from sherlock.rag.adapters.postgres import check_id as _check_id
 from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from sherlock.rag.domain.models import (
     Attributes,
@@ -537,12 +538,6 @@ async def _page(
 
 
 # ── values in and out ───────────────────────────────────────────────────────
-
-
-def _check_id(kind: str, object_id: str, param: str = "id") -> None:
-    if not storable(object_id):
-        printable = object_id.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-        raise NotFound(kind, printable, param=param)
 
 
 def _storable(value: str | None, param: str) -> str | None:
