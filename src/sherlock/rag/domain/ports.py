@@ -26,8 +26,10 @@ from sherlock.rag.domain.models import (
     PageRequest,
     Published,
     Purpose,
+    ResponseItem,
     Status,
     StoredFile,
+    StoredResponse,
     Vector,
     VectorStore,
     VectorStoreChanges,
@@ -154,6 +156,50 @@ class Catalog(Protocol):
 
     async def check(self) -> None:
         """Prove that the database answers."""
+
+
+class ResponseStore(Protocol):
+    """Responses and their items, whatever characters their texts hold. Each method is one transaction.
+
+    A response and those it builds upon, by `previous_id`, are a conversation; it may branch.
+    """
+
+    async def add(self, response: StoredResponse) -> None:
+        """Raises `Conflict` when the id is taken."""
+
+    async def get(self, workspace_id: WorkspaceId, response_id: str) -> StoredResponse:
+        """Raises `NotFound`."""
+
+    async def context(self, workspace_id: WorkspaceId, response_id: str) -> tuple[ResponseItem, ...]:
+        """Input and output of the response and of all that it builds upon, in the order they came.
+
+        Without `file_search_call`s, which are done anew. Raises `NotFound` (param `previous_response_id`) for
+        the response or one before it that was deleted, and `InvalidRequest` for items of more than
+        `MAX_CONTEXT_BYTES`, before any is read.
+        """
+
+    async def find_items(
+        self, workspace_id: WorkspaceId, item_ids: Sequence[str]
+    ) -> Mapping[str, ResponseItem]:
+        """Those of the ids that stand in some response, the newest of each."""
+
+    async def list_input_items(
+        self, workspace_id: WorkspaceId, response_id: str, page: PageRequest
+    ) -> Page[ResponseItem]:
+        """What the response was made from: all items before it that are still stored, and its own input.
+
+        In the order they came. Raises `NotFound` for the response or a cursor.
+        """
+
+    async def delete(self, workspace_id: WorkspaceId, response_id: str) -> None:
+        """Remove the response and its items, not those of its conversation. Raises `NotFound`."""
+
+    async def delete_expired(self, limit: int) -> int:
+        """Remove, in all workspaces, at most `limit` responses that have outlived `RESPONSE_LIFE_S`.
+
+        None of a conversation that has gone on since. Returns how many went; fewer than `limit`: no more are
+        left.
+        """
 
 
 class IngestQueue(Protocol):
