@@ -18,6 +18,7 @@ from sherlock.config import Settings
 from sherlock.graph import Chat
 from sherlock.main import Server, create_app
 from sherlock.rag.domain.ports import ChatModel
+from sherlock.responses import Responses
 from sherlock.wiring import Services, open_services
 from sherlock.worker import Worker
 
@@ -96,7 +97,8 @@ def with_chat_model(services: Services, chat_model: ChatModel) -> Services:
         system_prompt=services.settings.system_prompt,
         trim_history=False,
     )
-    return replace(services, chat=chat, chat_model=chat_model)
+    responses = Responses(chat, services.rag.response_store if services.rag else None)
+    return replace(services, chat=chat, responses=responses, chat_model=chat_model)
 
 
 @contextmanager

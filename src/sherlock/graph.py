@@ -4,6 +4,7 @@ Plain and streamed answers, HTTP and messages all read the same events.
 """
 
 import asyncio
+import json
 import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator
@@ -106,6 +107,18 @@ class Chat:
         if self._chat_model is None:
             raise ChatModelNotConfigured
         return self._chat_model
+
+    async def prompt_tokens(self, request: ChatRequest) -> int:
+        """cl100k_base tokens of messages, system prompt and tools, without passages: nothing is searched."""
+        return await asyncio.to_thread(self._prompt_tokens, request)
+
+    def _prompt_tokens(self, request: ChatRequest) -> int:
+        tokens = ground.prompt_tokens(request.messages, self._counter)
+        if request.file_search is not None:
+            tokens += self._counter.count(self._system_prompt)
+        if tools := request.options.get("tools"):
+            tokens += self._counter.count(json.dumps(tools))
+        return tokens
 
     async def answer(self, workspace_id: WorkspaceId, request: ChatRequest) -> AsyncGenerator[AnswerEvent]:
         """`Retrieved` first where the chat searches files, then the answer's pieces, `Done` last.

@@ -17,9 +17,18 @@ from sherlock.rag.adapters.chat_model import OpenAIChatModel
 from sherlock.rag.application.retrieve import Retriever
 from sherlock.rag.domain.errors import RagDisabled, Unavailable
 from sherlock.rag.domain.models import ChunkingStrategy
-from sherlock.rag.domain.ports import ChatModel, Embedder, FileStore, IngestQueue, Reranker, TokenCounter
+from sherlock.rag.domain.ports import (
+    ChatModel,
+    Embedder,
+    FileStore,
+    IngestQueue,
+    Reranker,
+    ResponseStore,
+    TokenCounter,
+)
 from sherlock.rag.tokens import Cl100kCounter
 from sherlock.readiness import Check, Readiness, off, proven_by
+from sherlock.responses import Responses
 
 if TYPE_CHECKING:
     from sherlock.rag.adapters.postgres import Database
@@ -45,12 +54,14 @@ class Rag:
     embedder: Embedder
     ingestor: "Ingestor"
     queue: IngestQueue
+    response_store: ResponseStore
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     settings: Settings
     chat: Chat
+    responses: Responses
     chat_model: ChatModel | None
     """`None`: none is configured."""
     rag: Rag | None
@@ -91,7 +102,8 @@ async def open_services(settings: Settings, *, warm_up: Collection[Model] = ()) 
             system_prompt=settings.system_prompt,
             trim_history=settings.chat_provider == "local",
         )
-        yield Services(settings, chat, chat_model, rag, counter, Readiness(checks))
+        responses = Responses(chat, rag.response_store if rag else None)
+        yield Services(settings, chat, responses, chat_model, rag, counter, Readiness(checks))
 
 
 async def migrate(settings: Settings) -> None:
@@ -115,6 +127,7 @@ async def _rag(
     from sherlock.rag.adapters.pgvector import PgvectorIndex
     from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
     from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
+    from sherlock.rag.adapters.postgres_responses import PostgresResponses
     from sherlock.rag.application.files import Files
     from sherlock.rag.application.ingest import Ingestor
     from sherlock.rag.application.vector_stores import VectorStores
@@ -151,6 +164,7 @@ async def _rag(
         embedder=embedder,
         ingestor=Ingestor(file_store, index, embedder, counter),
         queue=queue,
+        response_store=PostgresResponses(database),
     )
 
 

@@ -29,6 +29,7 @@ STORE_FILES = f"{STORE}/files"
 SEARCH = f"{STORE}/search"
 EMBEDDINGS = "/v1/embeddings"
 COMPLETIONS = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +300,7 @@ def test_bodies_that_are_not_json_objects(http: httpx.Client, content: bytes) ->
 
 def test_a_body_that_is_too_long_is_refused_unsent(http: httpx.Client) -> None:
     """All of the routes share one limit; a file has its own."""
-    for path in (STORES, SEARCH, EMBEDDINGS, COMPLETIONS):
+    for path in (STORES, SEARCH, EMBEDDINGS, COMPLETIONS, RESPONSES):
         with socket.create_connection((http.base_url.host, http.base_url.port or 80)) as raw:
             raw.sendall(
                 f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -324,6 +325,8 @@ def test_text_that_is_not_unicode(http: httpx.Client, rag_on: Served) -> None:
         (COMPLETIONS, CHAT | {"metadata": {"a": half}}),
         (COMPLETIONS, CHAT | {"vendor_option": {half: 1}}),
         (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": half}]}),
+        (RESPONSES, {"model": "fake-model", "input": half}),
+        (RESPONSES, {"model": "fake-model", "input": [{"role": "user", "content": half}]}),
         (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": [{"type": "text", "text": half}]}]}),
     ):
         error = refused(http.post(path, content=json.dumps(body), headers=headers), 400)
@@ -487,7 +490,7 @@ def test_routes_methods_and_slashes(http: httpx.Client) -> None:
     refused(answer, 405)
     assert answer.headers["allow"]
     refused(http.get("/v1/files/"), 404)
-    refused(http.post("/v1/responses", json={}), 404)
+    refused(http.post("/v1/conversations", json={}), 404)
 
 
 @pytest.mark.parametrize(
