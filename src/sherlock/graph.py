@@ -18,6 +18,7 @@ from opentelemetry import metrics
 from sherlock.process import cancelled
 from sherlock.rag.application import ground
 from sherlock.rag.application.retrieve import Retriever
+from sherlock.rag.application.rewrite import in_context
 from sherlock.rag.domain.errors import (
     ChatModelNotConfigured,
     ChatModelUnavailable,
@@ -156,12 +157,13 @@ class Chat:
     async def _retrieve(self, state: State, runtime: Runtime[Run]) -> State:
         run = runtime.context
         search = run.request.file_search
-        asked = ground.question(run.request.messages)[-QUESTION_CHARS:]
+        messages = run.request.messages
+        asked = in_context(messages, ground.question(messages)[-QUESTION_CHARS:])
         if self._retriever is None or search is None or not search.vector_store_ids or not asked:
             run.emit(Retrieved(Retrieval(queries=(), results=())))
             return {"results": None}
         try:
-            query = SearchQuery((asked,), search.vector_store_ids, search.options)
+            query = SearchQuery((asked,), search.vector_store_ids, search.options, run.request)
             retrieval = await self._retriever.search(run.workspace_id, query)
         except Unavailable as error:
             failures.add(1, {"stage": "retrieve"})

@@ -15,6 +15,7 @@ from sherlock.graph import Chat
 from sherlock.process import cancelled
 from sherlock.rag.adapters.chat_model import OpenAIChatModel
 from sherlock.rag.application.retrieve import Retriever
+from sherlock.rag.application.rewrite import Rewriter
 from sherlock.rag.domain.errors import RagDisabled, Unavailable
 from sherlock.rag.domain.models import ChunkingStrategy
 from sherlock.rag.domain.ports import ChatModel, Embedder, FileStore, IngestQueue, Reranker, TokenCounter
@@ -83,7 +84,8 @@ async def open_services(settings: Settings, *, warm_up: Collection[Model] = ()) 
             checks["llm"] = chat_model.status
         rag = None
         if settings.rag_enabled:
-            rag = await _rag(settings, counter, checks, stack, warm_up)
+            rewriter = _rewriter(settings, chat_model)
+            rag = await _rag(settings, counter, checks, stack, warm_up, rewriter)
         chat = Chat(
             chat_model,
             rag.retriever if rag else None,
@@ -110,6 +112,7 @@ async def _rag(
     checks: dict[str, Check],
     stack: AsyncExitStack,
     warm_up: Collection[Model],
+    rewriter: Rewriter | None,
 ) -> Rag:
     # Imported here, as in the other parts: a gateway without RAG starts without them.
     from sherlock.rag.adapters.pgvector import PgvectorIndex
@@ -147,6 +150,7 @@ async def _rag(
             reranker,
             candidates=settings.retrieval_candidate_k,
             rerank_budget_s=settings.rerank_budget_ms / 1000,
+            rewriter=rewriter,
         ),
         embedder=embedder,
         ingestor=Ingestor(file_store, index, embedder, counter),
@@ -194,6 +198,13 @@ def _chat_model(settings: Settings, stack: AsyncExitStack, warm_up: Collection[M
         _keep(local, stack, warm="llm" in warm_up)
         return local
     return None
+
+
+def _rewriter(settings: Settings, chat_model: ChatModel | None) -> Rewriter | None:
+    """None with the local model: of 24 follow-up questions it rewrote none, and took 6 s for each."""
+    if chat_model is None or settings.chat_provider == "local" or not settings.query_rewrite_timeout_s:
+        return None
+    return Rewriter(chat_model, settings.query_rewrite_timeout_s)
 
 
 def _embedder(settings: Settings, stack: AsyncExitStack, warm_up: Collection[Model]) -> Embedder:

@@ -287,6 +287,8 @@ class SearchQuery:
     """One or more phrasings of the question; a chunk's score is its best over them."""
     vector_store_ids: tuple[str, ...]
     options: SearchOptions
+    chat: "ChatRequest | None" = None
+    """The conversation that asks; its last user turn is the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,9 +341,10 @@ class Retrieval:
     """Results, and how they came about: nothing is degraded silently."""
 
     queries: tuple[str, ...]
+    """As they were searched for."""
     results: tuple[Result, ...]
     stages: tuple[str, ...] = ()
-    """Stages that ran, in order: embed, dense, keyword, fuse, rerank."""
+    """Stages that ran, in order: rewrite, embed, dense, keyword, fuse, rerank."""
     degraded: tuple[str, ...] = ()
     """Stages that were wanted and failed or ran out of time, each with a plain reason: `rerank: late`."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
