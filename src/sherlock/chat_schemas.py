@@ -233,7 +233,7 @@ def is_finite(value: Any) -> bool:
         if isinstance(part, float):
             if not math.isfinite(part):
                 return False
-        elif isinstance(part, Mapping):
+        elif isinstance(part, dict):
             found.extend(part.values())
         elif isinstance(part, list | tuple):
             found.extend(part)
