@@ -23,6 +23,7 @@ from sherlock.rag.domain.errors import (
 
 USER = [{"role": "user", "content": "hello"}]
 CHAT = {"model": "fake-model", "messages": USER}
+FUNCTION = {"type": "function", "function": {"name": "f"}}
 STORES = "/v1/vector_stores"
 STORE = f"{STORES}/vs_1"
 STORE_FILES = f"{STORE}/files"
@@ -251,6 +252,17 @@ INVALID = [
     (COMPLETIONS, CHAT | {"audio": {"voice": "x"}}, "audio", "unsupported_parameter", "audio"),
     (COMPLETIONS, CHAT | {"modalities": ["audio"]}, "modalities[0]", "invalid_value", "'text'"),
     (COMPLETIONS, CHAT | {"tools": [{"type": "custom"}]}, "tools[0]", "invalid_value", "file_search"),
+    (COMPLETIONS, CHAT | {"tool_choice": "required"}, "tool_choice", None, "beside 'tools'"),
+    (
+        COMPLETIONS,
+        CHAT | {"tools": [FUNCTION], "tool_choice": {"type": "custom", "custom": {"name": "f"}}},
+        "tool_choice.type",
+        "invalid_value",
+        "allowed_tools",
+    ),
+    (COMPLETIONS, CHAT | {"n": 0}, "n", "integer_below_min_value", ">= 1"),
+    (COMPLETIONS, CHAT | {"top_logprobs": 3}, "top_logprobs", None, "logprobs"),
+    (COMPLETIONS, CHAT | {"stream_options": {"include_usage": True}}, "stream_options", None, "stream"),
     (
         COMPLETIONS,
         CHAT | {"tools": [{"type": "file_search"}]},
