@@ -82,6 +82,8 @@ class Settings(BaseSettings):
     retrieval_top_k: int = Field(5, ge=1, le=50)
     sync_timeout_s: float = Field(30.0, gt=0)
 
+    queue_max_jobs: int = Field(100_000, ge=1)
+    """With so many jobs waiting, attaching files answers 429."""
     workers: int = Field(1, ge=1, le=64)
     """Jobs that one worker process runs side by side."""
     job_lease_s: float = Field(30.0, ge=1)

@@ -33,6 +33,7 @@ Purpose = Literal[
 ]  # fmt: skip
 Status = Literal["in_progress", "completed", "cancelled", "failed"]
 StoreStatus = Literal["expired", "in_progress", "completed"]
+JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 T = TypeVar("T")
 
@@ -172,6 +173,36 @@ class VectorStoreFile:
     chunk_count: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that is to be attached to a vector store, and how."""
+
+    file_id: str
+    chunking: ChunkingStrategy
+    chunking_given: bool = False
+    """Whether the caller asked for these sizes, or they are the server's own."""
+    attributes: Attributes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """Files that were attached together. Its counts are those of their ingest, as they stand now."""
+
+    id: str
+    workspace_id: WorkspaceId
+    vector_store_id: str
+    created_at: int
+    file_counts: FileCounts = FileCounts()
+    cancelled: bool = False
+
+    @property
+    def status(self) -> Status:
+        """`failed` files do not fail the batch; it ends `completed`."""
+        if self.cancelled:
+            return "cancelled"
+        return "in_progress" if self.file_counts.in_progress else "completed"
+
+
 # ── documents and chunks ────────────────────────────────────────────────────
 
 
@@ -240,6 +271,28 @@ class IngestJob:
     bytes: int
     chunking: ChunkingStrategy
     encoder: Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as an operator sees it. Jobs go with their membership: detached files have none."""
+
+    id: int
+    workspace_id: WorkspaceId
+    vector_store_id: str
+    file_id: str
+    filename: str
+    state: JobState
+    attempt: int
+    """Of the current or last claim, counted from 1; 0 before the first."""
+    failures: int
+    """Attempts that ended badly."""
+    created_at: int
+    run_after: int
+    """When it is due, or was."""
+    finished_at: int | None = None
+    reason: str | None = None
+    """Why it failed, or was given back last."""
 
 
 # ── search ──────────────────────────────────────────────────────────────────
