@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sherlock import (
     __version__,
     embeddings_router,
+    file_batches_router,
     files_router,
     http_errors,
     observability,
@@ -124,6 +125,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         embeddings_router.router,
         files_router.router,
         vector_stores_router.router,
+        file_batches_router.router,
     ):
         app.include_router(router)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
