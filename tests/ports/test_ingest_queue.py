@@ -457,14 +457,14 @@ class Queued(Protocol):
 @pytest.fixture
 def queued(catalog: Catalog, workspace: WorkspaceId) -> Queued:
     """Queue files of these sizes together, in a new store; their ids."""
+    home = workspace
 
-    async def queued(*sizes: int, workspace: WorkspaceId = workspace) -> list[str]:  # type: ignore[assignment]
+    async def queued(*sizes: int, workspace: WorkspaceId | None = None) -> list[str]:
+        tenant = workspace or home
         ids = [f"file-{secrets.token_hex(6)}" for _ in sizes]
         for file_id, size in zip(ids, sizes, strict=True):
-            await catalog.add_file(StoredFile(file_id, workspace, "a.txt", "assistants", size, "00", 0))
-        store = VectorStore(
-            f"vs_{secrets.token_hex(6)}", workspace, "", None, None, Encoder("hash", 384), 0, 0
-        )
+            await catalog.add_file(StoredFile(file_id, tenant, "a.txt", "assistants", size, "00", 0))
+        store = VectorStore(f"vs_{secrets.token_hex(6)}", tenant, "", None, None, Encoder("hash", 384), 0, 0)
         await catalog.add_vector_store(store, ids, ChunkingStrategy(512, 50))
         return ids
 
