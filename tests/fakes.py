@@ -6,11 +6,11 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from sherlock.rag.domain.errors import Conflict, InvalidRequest, LeaseLost, NotFound
+from sherlock.rag.domain.errors import Conflict, InvalidRequest, LeaseLost, NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import (
     Attachment,
     Attributes,
@@ -27,6 +27,7 @@ from sherlock.rag.domain.models import (
     Status,
     StoredFile,
     Unset,
+    Upload,
     VectorStore,
     VectorStoreChanges,
     VectorStoreFile,
@@ -79,6 +80,17 @@ class MemoryJob:
 
 
 @dataclass
+class MemoryObject:
+    """What an upload put, or puts, into the file store."""
+
+    workspace_id: WorkspaceId
+    upload_id: str
+    id: str
+    reserved_at: float
+    bytes: int | None = None
+
+
+@dataclass
 class MemoryState:
     """What the database would hold."""
 
@@ -90,6 +102,8 @@ class MemoryState:
     """The furthest turn that was claimed."""
     on_restart: "list[Callable[[MembershipKey, Status], None]]" = field(default_factory=list)
     """Told of a membership that starts over, and how it had ended."""
+    uploads: dict[tuple[WorkspaceId, str], Upload] = field(default_factory=dict)
+    upload_objects: dict[FileKey, MemoryObject] = field(default_factory=dict)
     job_ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     queued: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -168,7 +182,7 @@ class InMemoryCatalog:
     ) -> Page[StoredFile]:
         files = [file for (workspace, _), file in self.state.files.items() if workspace == workspace_id]
         keys = {file.id: (file.created_at, number) for number, file in enumerate(files)}
-        shown = [file for file in files if purpose in (None, file.purpose)]
+        shown = [file for file in files if purpose in (None, file.purpose) and not has_expired(file)]
         return page_of(shown, lambda file: keys[file.id], keys, page, "File")
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
@@ -178,6 +192,10 @@ class InMemoryCatalog:
         )
         del self.state.files[workspace_id, file_id]
         return file
+
+    async def recorded(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> set[str]:
+        known = self.state.files.keys() | self.state.upload_objects.keys()
+        return {id for id in object_ids if (workspace_id, id) in known}
 
     async def add_vector_store(
         self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
@@ -191,7 +209,7 @@ class InMemoryCatalog:
             raise Conflict("The vector store exists already.")
         self.state.stores[store.workspace_id, store.id] = store
         wanted = [Attachment(file_id, chunking) for file_id in dict.fromkeys(file_ids)]
-        self.attach(store.workspace_id, store.id, wanted)
+        self._attach(store.workspace_id, store.id, wanted, "file_ids")
         return self._store(store.workspace_id, store.id)
 
     async def get_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
@@ -219,13 +237,21 @@ class InMemoryCatalog:
             check_map(changes.metadata, "metadata")
             store = replace(store, metadata=changes.metadata)
         if not isinstance(changes.expires_after_days, Unset):
+            if store.expired:
+                raise VectorStoreExpired(vector_store_id, param="expires_after")
             store = replace(store, expires_after_days=changes.expires_after_days)
-        self.state.stores[workspace_id, vector_store_id] = replace(store, last_active_at=int(time.time()))
+        if not store.expired:
+            store = replace(store, last_active_at=int(time.time()))
+        self.state.stores[workspace_id, vector_store_id] = store
         return self._store(workspace_id, vector_store_id)
 
     async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
+        self.touch(workspace_id, vector_store_ids)
+
+    def touch(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
         for key in {(workspace_id, i) for i in vector_store_ids} & self.state.stores.keys():
-            self.state.stores[key] = replace(self.state.stores[key], last_active_at=int(time.time()))
+            if not self._store(*key).expired:
+                self.state.stores[key] = replace(self.state.stores[key], last_active_at=int(time.time()))
 
     async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
         self._store(workspace_id, vector_store_id)
@@ -256,7 +282,14 @@ class InMemoryCatalog:
         param: str = "file_ids",
     ) -> None:
         """All or none, as every method that attaches does."""
-        self._store(workspace_id, vector_store_id)
+        if self._store(workspace_id, vector_store_id).expired:
+            raise VectorStoreExpired(vector_store_id)
+        self._attach(workspace_id, vector_store_id, attachments, param)
+        self.touch(workspace_id, [vector_store_id])
+
+    def _attach(
+        self, workspace_id: WorkspaceId, vector_store_id: str, attachments: Sequence[Attachment], param: str
+    ) -> None:
         for one in attachments:
             check_map(one.attributes, "attributes")
             self._file(workspace_id, one.file_id, param)
@@ -296,7 +329,12 @@ class InMemoryCatalog:
         keys = {
             m.value.file_id: (m.attached_at, came.index((workspace_id, m.value.file_id))) for m in members
         }
-        shown = [m.value for m in members if status in (None, m.value.status)]
+        shown = [
+            m.value
+            for m in members
+            if status in (None, m.value.status)
+            and not has_expired(self.state.files[workspace_id, m.value.file_id])
+        ]
         return page_of(shown, lambda value: keys[value.file_id], keys, page, "VectorStoreFile")
 
     async def update_attributes(
@@ -307,8 +345,38 @@ class InMemoryCatalog:
         return self.state.change((workspace_id, vector_store_id, file_id), attributes=floats(attributes))
 
     async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
-        self._membership(workspace_id, vector_store_id, file_id)
-        self.state.drop_memberships([(workspace_id, vector_store_id, file_id)])
+        key = (workspace_id, vector_store_id, file_id)
+        if key not in self.state.memberships:
+            raise NotFound("VectorStoreFile", file_id)
+        self.state.drop_memberships([key])
+
+    async def expire_vector_stores(self, limit: int) -> int:
+        overdue = [
+            key for key, store in self.state.stores.items() if self._store(*key).expired and not store.expired
+        ]
+        for key in overdue[:limit]:
+            self.state.stores[key] = replace(self.state.stores[key], expired=True)
+        return len(overdue[:limit])
+
+    async def expired_memberships(self, limit: int) -> list[tuple[WorkspaceId, str, str]]:
+        return [
+            (workspace_id, store_id, file_id)
+            for workspace_id, store_id, file_id in self.state.memberships
+            if self.state.stores[workspace_id, store_id].expired
+            or has_expired(self.state.files[workspace_id, file_id])
+        ][:limit]
+
+    async def expired_files(self, limit: int) -> list[StoredFile]:
+        attached = {(workspace_id, file_id) for workspace_id, _, file_id in self.state.memberships}
+        expired = [
+            file for key, file in self.state.files.items() if has_expired(file) and key not in attached
+        ]
+        return sorted(expired, key=lambda file: file.expires_at or 0)[:limit]
+
+    async def remove_expired_file(self, workspace_id: WorkspaceId, file_id: str) -> None:
+        file = self.state.files.get((workspace_id, file_id))
+        if file is not None and has_expired(file):
+            del self.state.files[workspace_id, file_id]
 
     async def cancel_file(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
@@ -321,9 +389,10 @@ class InMemoryCatalog:
         return None
 
     def _file(self, workspace_id: WorkspaceId, file_id: str, param: str = "id") -> StoredFile:
-        if (workspace_id, file_id) not in self.state.files:
+        file = self.state.files.get((workspace_id, file_id))
+        if file is None or has_expired(file):
             raise NotFound("File", file_id, param=param)
-        return self.state.files[workspace_id, file_id]
+        return file
 
     def _store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
         key = (workspace_id, vector_store_id)
@@ -333,6 +402,7 @@ class InMemoryCatalog:
         files = [m.value for k, m in self.state.memberships.items() if k[:2] == key]
         statuses = [file.status for file in files]
         days = store.expires_after_days
+        expires_at = None if days is None else store.last_active_at + days * 86_400
         return replace(
             store,
             file_counts=FileCounts(
@@ -342,12 +412,13 @@ class InMemoryCatalog:
                 cancelled=statuses.count("cancelled"),
             ),
             usage_bytes=sum(file.usage_bytes for file in files),
-            expires_at=None if days is None else store.last_active_at + days * 86_400,
+            expires_at=expires_at,
+            expired=store.expired or (expires_at is not None and expires_at <= time.time()),
         )
 
     def _membership(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> VectorStoreFile:
         key = (workspace_id, vector_store_id, file_id)
-        if key not in self.state.memberships:
+        if key not in self.state.memberships or has_expired(self.state.files[workspace_id, file_id]):
             raise NotFound("VectorStoreFile", file_id)
         return self.state.memberships[key].value
 
@@ -468,6 +539,10 @@ class InMemoryIngestQueue:
     def _fail(self, job: MemoryJob, error: LastError) -> None:
         self.state.change(job.membership, status="failed", last_error=error)
         job.end("failed", error.message)
+
+
+def has_expired(file: StoredFile) -> bool:
+    return file.expires_at is not None and file.expires_at <= time.time()
 
 
 def page_of(

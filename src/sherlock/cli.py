@@ -21,6 +21,7 @@ from sherlock.rag.domain.models import (
     FileSearch,
     JobState,
     PageRequest,
+    SearchOptions,
     SearchQuery,
     TextDelta,
     VectorStore,
@@ -357,8 +358,10 @@ async def _search(query: str, store_name: str, limit: int | None, alpha: float |
             SearchQuery(
                 texts=(query,),
                 vector_store_ids=(store.id,),
-                limit=limit or chosen.retrieval_top_k,
-                alpha=chosen.hybrid_alpha if alpha is None else alpha,
+                options=SearchOptions(
+                    limit=limit or chosen.retrieval_top_k,
+                    alpha=chosen.hybrid_alpha if alpha is None else alpha,
+                ),
             ),
         )
     for result in found.results:
@@ -388,7 +391,9 @@ async def _ask(question: str, store_name: str) -> None:
         request = ChatRequest(
             model=services.chat_model.name if services.chat_model else "",
             messages=({"role": "user", "content": question},),
-            file_search=FileSearch((store.id,), limit=chosen.retrieval_top_k, alpha=chosen.hybrid_alpha),
+            file_search=FileSearch(
+                (store.id,), SearchOptions(limit=chosen.retrieval_top_k, alpha=chosen.hybrid_alpha)
+            ),
         )
         async for event in services.chat.answer(DEFAULT_WORKSPACE, request):
             if isinstance(event, TextDelta):

@@ -20,6 +20,7 @@ from sherlock import (
     http_errors,
     observability,
     openai_router,
+    uploads_router,
     vector_stores_router,
 )
 from sherlock.body_limit import BodyLimit
@@ -124,6 +125,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         openai_router.router,
         embeddings_router.router,
         files_router.router,
+        uploads_router.router,
         vector_stores_router.router,
         file_batches_router.router,
     ):

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+import anyio
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic_core import to_json
@@ -24,7 +25,7 @@ from sherlock.json_body import JsonRoute
 from sherlock.process import cancelled
 from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, SherlockError
 from sherlock.rag.domain.models import AnswerEvent, Retrieved
-from sherlock.schemas import ModelList, ModelObject, model_list, model_object
+from sherlock.schemas import ListObject, ModelList, ModelObject, model_list, model_object
 from sherlock.search_schemas import stages_header
 from sherlock.wiring import Services
 
@@ -135,6 +136,12 @@ async def create_chat_completion(
     return Response(to_json(answer), headers=stages_of(read), media_type="application/json")
 
 
+@router.get("/chat/completions", operation_id="listChatCompletions", responses=documented(500, 503))
+async def list_chat_completions() -> ListObject[ChatCompletion]:
+    """Answers are not kept, so there are none to list."""
+    return {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+
+
 async def collected(events: AsyncIterator[AnswerEvent]) -> list[AnswerEvent]:
     return [event async for event in events]
 
@@ -229,24 +236,38 @@ def frame(data: ChatCompletionChunk | http_errors.ErrorResponse) -> bytes:
 
 
 async def kept_alive(source: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The same stream, with a comment line wherever nothing has come for `KEEP_ALIVE_S`."""
-    following: asyncio.Task[bytes | None] | None = None
+    """The same stream, with a comment line wherever nothing has come for `KEEP_ALIVE_S`.
+
+    Pieces that come at once leave at once: a write for each would cost more than all that made them.
+    """
+    ready: asyncio.Queue[bytes | None] = asyncio.Queue()
+    reading = asyncio.create_task(read_into(ready, source))
     try:
         while True:
-            following = following or asyncio.create_task(next_or_none(source))
-            done, _ = await asyncio.wait({following}, timeout=KEEP_ALIVE_S)
-            if not done:
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_S):
+                    pieces = [await ready.get()]
+            except TimeoutError:
                 yield b": keep-alive\n\n"
                 continue
-            piece, following = following.result(), None
-            if piece is None:
+            while not ready.empty():
+                pieces.append(ready.get_nowait())
+            if together := b"".join(piece for piece in pieces if piece is not None):
+                yield together
+            if pieces[-1] is None:
+                reading.result()
                 return
-            yield piece
     finally:
-        if following is not None:
-            await cancelled(following)  # the source ends in the task that reads it
+        # Starlette cancels through a scope that cancels whatever is awaited next, too.
+        with anyio.CancelScope(shield=True):
+            await cancelled(reading)  # the source ends in the task that reads it
+
+
+async def read_into(ready: "asyncio.Queue[bytes | None]", source: AsyncGenerator[bytes]) -> None:
+    """Put what the source brings into `ready`, and `None` at its end, however it ends."""
+    try:
+        async for piece in source:
+            ready.put_nowait(piece)
+    finally:
+        ready.put_nowait(None)
         await source.aclose()
-
-
-async def next_or_none(source: AsyncGenerator[bytes]) -> bytes | None:
-    return await anext(source, None)

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from sherlock.rag.adapters.postgres import Database
     from sherlock.rag.application.file_batches import FileBatches
     from sherlock.rag.application.files import Files
+    from sherlock.rag.application.housekeeping import Housekeeper
     from sherlock.rag.application.ingest import Ingestor
     from sherlock.rag.application.jobs import Jobs
+    from sherlock.rag.application.uploads import Uploads
     from sherlock.rag.application.vector_stores import VectorStores
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ class Rag:
     """Everything that needs retrieval to be on."""
 
     files: "Files"
+    uploads: "Uploads"
     vector_stores: "VectorStores"
     file_batches: "FileBatches"
     retriever: Retriever
@@ -49,6 +52,7 @@ class Rag:
     ingestor: "Ingestor"
     queue: IngestQueue
     jobs: "Jobs"
+    housekeeper: "Housekeeper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +125,14 @@ async def _rag(
     from sherlock.rag.adapters.postgres_file_batches import PostgresFileBatches
     from sherlock.rag.adapters.postgres_job_log import PostgresJobLog
     from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
+    from sherlock.rag.adapters.postgres_uploads import PostgresUploadRecords
     from sherlock.rag.application.file_batches import FileBatches
     from sherlock.rag.application.files import Files
+    from sherlock.rag.application.housekeeping import Housekeeper
     from sherlock.rag.application.ingest import Ingestor
     from sherlock.rag.application.jobs import Jobs
     from sherlock.rag.application.queue_limit import QueueLimit
+    from sherlock.rag.application.uploads import Uploads
     from sherlock.rag.application.vector_stores import VectorStores
 
     embedder = _embedder(settings, stack, warm_up)
@@ -148,8 +155,11 @@ async def _rag(
     checks["embedder"] = embedder.status
     if reranker is not None:
         checks["reranker"] = reranker.status
+    files = Files(catalog, file_store, settings.max_file_bytes)
+    uploads = Uploads(PostgresUploadRecords(database), files, file_store)
     return Rag(
-        files=Files(catalog, file_store, settings.max_file_bytes),
+        files=files,
+        uploads=uploads,
         vector_stores=vector_stores,
         file_batches=FileBatches(PostgresFileBatches(database), vector_stores),
         retriever=Retriever(
@@ -164,6 +174,7 @@ async def _rag(
         ingestor=Ingestor(file_store, index, embedder, counter),
         queue=queue,
         jobs=Jobs(PostgresJobLog(database), catalog),
+        housekeeper=Housekeeper(catalog, file_store, uploads),
     )
 
 

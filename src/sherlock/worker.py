@@ -26,6 +26,7 @@ from typing import Any
 from sherlock import observability, wiring
 from sherlock.config import Settings
 from sherlock.process import cancelled, stop_on_signals, until, watched_parent
+from sherlock.rag.application.housekeeping import Housekeeper
 from sherlock.rag.application.ingest import Ingestor, retry_delay_s
 from sherlock.rag.domain.errors import IngestError, LeaseLost, Unavailable
 from sherlock.rag.domain.models import IngestJob, LastError, Lease
@@ -38,6 +39,8 @@ POLL_S = 5.0
 OUTAGE_PAUSE_S = 1.0
 RUN_OUT_S = 0.5
 """How long a slot waits for work that was cancelled to end, before it takes the next job beside it."""
+HOUSEKEEPING_S = 15.0
+"""Between two rounds, give or take half: workers that were started together soon take turns."""
 
 
 def owner_name() -> str:
@@ -183,6 +186,20 @@ class Worker:
         )
 
 
+async def keep_house(
+    housekeeper: Housekeeper, stop: asyncio.Event, *, every_s: float = HOUSEKEEPING_S
+) -> None:
+    """Rounds of housekeeping until `stop` is set, which may interrupt one anywhere."""
+    random = Random()  # noqa: S311 - spreads load, hides nothing
+
+    async def rounds() -> None:
+        while True:
+            more = await housekeeper.run_once()
+            await asyncio.sleep(0 if more else random.uniform(0.5, 1.5) * every_s)
+
+    await until(stop, rounds())
+
+
 async def serve(settings: Settings, *, parent: int = 0) -> None:
     """The worker process; with `parent`, it stops when that process is no longer its parent."""
     observability.configure(settings.log_level)
@@ -194,6 +211,8 @@ async def serve(settings: Settings, *, parent: int = 0) -> None:
         ):
             rag = services.require_rag()
             worker = Worker(rag.queue, rag.ingestor, slots=settings.workers, lease_s=settings.job_lease_s)
-            await worker.run(stop)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(keep_house(rag.housekeeper, stop))
+                group.create_task(worker.run(stop))
 
     await stop_on_signals(work)

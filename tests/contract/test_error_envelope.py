@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 from tests.contract.data.check_response import violations
+from tests.contract.envelope import refused
 from tests.serving import Served
 
 from sherlock.rag.domain.errors import (
@@ -42,18 +43,6 @@ def http(rag_on: Served) -> Iterator[httpx.Client]:
 def healthy_model(rag_on: Served) -> Iterator[None]:
     yield
     rag_on.chat_model.error = rag_on.chat_model.error_after = None
-
-
-def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
-    """The error of an answer that has `status` and nothing but the envelope."""
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["x-request-id"]
-    body = answer.json()
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    error: dict[str, Any] = body["error"]
-    return error
 
 
 WIDE_FILTER = {"type": "or", "filters": [{"type": "eq", "key": "a", "value": n} for n in range(100)]}

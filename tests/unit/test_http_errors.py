@@ -28,6 +28,7 @@ LEAVES = [
 MADE: dict[type[errors.SherlockError], tuple[Any, ...]] = {
     errors.UnsupportedFileType: ("a.xyz",),
     errors.FileTooLarge: (10,),
+    errors.UploadNotPending: ("completed",),
     errors.NotFound: ("File", "file-1"),
     errors.ModelNotFound: ("m",),
     errors.RagDisabled: (),

@@ -29,6 +29,7 @@ from sherlock.rag.domain.models import (
     Encoder,
     IndexQuery,
     Retrieval,
+    SearchOptions,
     SearchQuery,
     StoredFile,
     Vector,
@@ -79,8 +80,8 @@ class Library:
         await self.queue.complete(job.lease, await self.index.publish(job.lease, len(chunks)))
 
     async def search(self, *texts: str, stores: Sequence[str] = ("vs_1",), **changes) -> Retrieval:
-        query = SearchQuery(texts, tuple(stores), limit=10, alpha=0.7)
-        return await self.retriever.search(WORKSPACE, replace(query, **changes))
+        options = replace(SearchOptions(limit=10, alpha=0.7), **changes)
+        return await self.retriever.search(WORKSPACE, SearchQuery(texts, tuple(stores), options))
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ async def test_unknown_stores_yield_nothing_and_spoil_nothing(library: Library) 
 
 
 async def test_another_workspace_finds_nothing(library: Library) -> None:
-    query = SearchQuery(("pump",), ("vs_1",), limit=10, alpha=0.7)
+    query = SearchQuery(("pump",), ("vs_1",), SearchOptions(limit=10, alpha=0.7))
     assert (await library.retriever.search(WorkspaceId("ws-2"), query)).results == ()
 
 
@@ -176,9 +177,22 @@ async def test_a_store_of_another_encoder_is_a_conflict(library: Library) -> Non
 
 
 async def test_searching_counts_as_activity(library: Library) -> None:
-    assert (await library.catalog.get_vector_store(WORKSPACE, "vs_1")).last_active_at == 0
+    key = (WORKSPACE, "vs_1")
+    library.catalog.state.stores[key] = replace(library.catalog.state.stores[key], last_active_at=1)
     await library.search("pump")
-    assert (await library.catalog.get_vector_store(WORKSPACE, "vs_1")).last_active_at > 0
+    assert (await library.catalog.get_vector_store(*key)).last_active_at > 1
+
+
+async def test_an_expired_store_yields_nothing_and_the_others_are_searched(library: Library) -> None:
+    await library.add_store("vs_old")
+    key = (WORKSPACE, "vs_old")
+    aged = replace(library.catalog.state.stores[key], last_active_at=1, expires_after_days=1)
+    library.catalog.state.stores[key] = aged
+    both = await library.search("pump", stores=["vs_old", "vs_1"])
+    assert both.results == (await library.search("pump")).results
+    alone = await library.search("pump", stores=["vs_old"])
+    assert (alone.results, alone.stages) == ((), ())
+    assert library.catalog.state.stores[key].last_active_at == 1, "it is not active any more"
 
 
 async def test_a_search_that_succeeded_does_not_fail_over_its_activity(
@@ -221,6 +235,22 @@ async def test_the_reranker_reads_the_fused_order(library: Library) -> None:
     assert reranker.calls == [("the rotor is stuck", tuple(r.candidate.text for r in fused.results))]
     assert all(result.rerank is not None for result in found.results)
     assert found.results[0].candidate.text == CODE
+
+
+@pytest.mark.parametrize("relevance", [0.0, 1.0])
+async def test_the_reranker_neither_drops_nor_saves_a_result_by_the_threshold(
+    library: Library, relevance: float
+) -> None:
+    class Of(FakeReranker):
+        async def rerank(self, query: str, texts: Sequence[str], budget_s: float) -> list[float]:
+            return [relevance for _ in texts]
+
+    fused = await library.search("the rotor is stuck")
+    library.retriever = replace(library.retriever, reranker=Of())
+    threshold = fused.results[2].score
+    found = await library.search("the rotor is stuck", score_threshold=threshold)
+    assert [r.candidate for r in found.results] == [r.candidate for r in fused.results[:3]]
+    assert all(result.fused >= threshold for result in found.results)
 
 
 async def test_what_the_budget_does_not_pay_for_stays_behind(library: Library) -> None:
@@ -316,7 +346,7 @@ async def test_evaluate_runs_judged_queries(library: Library) -> None:
         evaluate.JudgedQuery("1", "KX-4471", {"file-a": 1.0}),
         evaluate.JudgedQuery("2", "zeppelin", {"file-b": 1.0}),
     ]
-    template = SearchQuery((), ("vs_1",), limit=5, alpha=0.0)
+    template = SearchQuery((), ("vs_1",), SearchOptions(limit=5, alpha=0.0))
     report = await evaluate.run(
         library.retriever, WORKSPACE, queries, template, k=5, document_of=lambda r: r.candidate.file_id
     )

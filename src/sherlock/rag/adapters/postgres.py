@@ -37,7 +37,7 @@ import sqlalchemy.exc
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from sherlock.rag.domain.errors import DatabaseUnavailable
+from sherlock.rag.domain.errors import DatabaseUnavailable, NotFound
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]  # not subscriptable at run time
@@ -436,3 +436,9 @@ def storable(value: str) -> bool:
 def printable(value: str) -> str:
     """What `storable` refuses, in characters that may stand in an answer."""
     return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def check_id(kind: str, object_id: str, param: str = "id") -> None:
+    """Raises `NotFound` for what cannot be the id of anything stored."""
+    if not storable(object_id):
+        raise NotFound(kind, printable(object_id), param=param)

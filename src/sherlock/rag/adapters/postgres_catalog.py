@@ -7,7 +7,7 @@ the store already a stronger one.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
@@ -17,8 +17,22 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
-from sherlock.rag.adapters.postgres import INGEST_CHANNEL, WAKE_WORKERS, Database, printable, storable
-from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
+from sherlock.rag.adapters.postgres import INGEST_CHANNEL, WAKE_WORKERS, Database, check_id, storable
+from sherlock.rag.adapters.postgres_files import (
+    ADD_FILE,
+    FILE_COLUMNS,
+    FILES,
+    GET_FILE,
+    file_values,
+    stored_file,
+)
+from sherlock.rag.domain.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    InvalidRequest,
+    NotFound,
+    VectorStoreExpired,
+)
 from sherlock.rag.domain.models import (
     Attachment,
     Attributes,
@@ -65,22 +79,9 @@ class Listing:
 
 # ── files ──
 
-# A workspace comes into being with its first file or store.
-_ADD_FILE = text("""
-    with workspace as (insert into workspaces (id) values (:workspace_id) on conflict do nothing)
-    insert into knowledge_files (workspace_id, id, filename, purpose, bytes, sha256, created_at, expires_at)
-    values (:workspace_id, :id, :filename, :purpose, :bytes, :sha256,
-            to_timestamp(:created_at), to_timestamp(CAST(:expires_at AS float8)))
-""")
-
-_FILES = """
-    select id, workspace_id, filename, purpose, bytes, sha256, created_at, expires_at from knowledge_files
-    where workspace_id = :workspace_id
-"""
-_GET_FILE = text(f"{_FILES} and id = :id")
 _LIST_FILES = Listing(
     "File",
-    f"{_FILES} and purpose = coalesce(CAST(:purpose AS text), purpose)",
+    f"{FILES} and purpose = coalesce(CAST(:purpose AS text), purpose)",
     "created_at",
     "file_no",
     cursor=text("""
@@ -95,12 +96,33 @@ _STORES_OF_FILE = text("""
     where workspace_id = :workspace_id and file_id = :file_id order by store_no
 """)
 
-_DELETE_FILE = text("""
-    delete from knowledge_files where workspace_id = :workspace_id and id = :id
-    returning id, workspace_id, filename, purpose, bytes, sha256, created_at, expires_at
+_DELETE_FILE = text(f"""
+    delete from knowledge_files where workspace_id = :workspace_id and id = :id returning {FILE_COLUMNS}
+""")
+
+# Whatever the file store may hold of a workspace.
+_RECORDED = text("""
+    select id from knowledge_files where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
+    union all
+    select id from upload_objects where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
+""")
+
+_EXPIRED_FILES = text(f"""
+    select {FILE_COLUMNS} from knowledge_files f
+    where expires_at <= now() and not exists (
+        select from vector_store_files m where m.workspace_id = f.workspace_id and m.file_id = f.id)
+    order by expires_at limit :limit
+""")
+
+_REMOVE_EXPIRED_FILE = text("""
+    delete from knowledge_files where workspace_id = :workspace_id and id = :id and expires_at <= now()
 """)
 
 # ── vector stores ──
+
+# Null where a store never expires. A day has 24 hours, whatever the clocks of the server's time zone do.
+_OVERDUE = "last_active_at <= now() - make_interval(hours => 24 * expires_after_days)"
+_EXPIRED = f"coalesce(expired_at is not null or {_OVERDUE}, false)"
 
 _ADD_STORE = text("""
     with workspace as (insert into workspaces (id) values (:workspace_id) on conflict do nothing)
@@ -110,9 +132,9 @@ _ADD_STORE = text("""
             :expires_after_days, to_timestamp(:created_at), to_timestamp(:last_active_at))
 """)
 
-_STORES = """
+_STORES = f"""
     select id, workspace_id, name, description, metadata, encoder, dimension, expires_after_days,
-           created_at, last_active_at
+           created_at, last_active_at, {_EXPIRED} as expired
     from vector_stores where workspace_id = :workspace_id
 """
 _GET_STORES = text(f"{_STORES} and id = any(CAST(:ids AS text[]))")
@@ -141,26 +163,39 @@ _COUNTS = text("""
 """)
 
 # What is not given stays; what is given as null is cleared.
-_UPDATE_STORE = text("""
+_UPDATE_STORE = text(f"""
     update vector_stores set
         name = case when :name_given then coalesce(CAST(:name AS text), '') else name end,
         metadata = case when :metadata_given then CAST(:metadata AS jsonb) else metadata end,
         expires_after_days = case when :expiry_given then CAST(:expiry AS int) else expires_after_days end,
-        last_active_at = now()
+        expired_at = case when {_EXPIRED} then coalesce(expired_at, now()) end,
+        last_active_at = case when {_EXPIRED} then last_active_at else now() end
     where workspace_id = :workspace_id and id = :id returning id
 """)
 
 # Once a second is often enough: nobody sees finer times, and searches need not write each time. Nor need they
 # wait for a store that is locked, by another search or while its files change.
-_TOUCH_STORES = text("""
+_TOUCH_STORES = text(f"""
     with stale as (
         select id from vector_stores
         where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
-          and last_active_at < date_trunc('second', now())
+          and last_active_at < date_trunc('second', now()) and not {_EXPIRED}
         for no key update skip locked
     )
     update vector_stores s set last_active_at = now() from stale
     where s.workspace_id = :workspace_id and s.id = stale.id
+""")
+
+# Of two workers each notes its own; a store that is in use right now is looked at again the next time.
+_EXPIRE_STORES = text(f"""
+    with overdue as (
+        select store_no from vector_stores
+        where expires_after_days is not null and expired_at is null and {_OVERDUE}
+        order by store_no limit :limit
+        for no key update skip locked
+    )
+    update vector_stores s set expired_at = now() from overdue where s.store_no = overdue.store_no
+    returning s.store_no
 """)
 
 # Memberships, jobs, chunks and term frequencies go along by foreign key.
@@ -179,20 +214,24 @@ _ATTACH = text("""
                 CAST(:overlaps AS int[])) as w (file_id, attributes, size, overlap)
     join knowledge_files f on f.workspace_id = :workspace_id and f.id = w.file_id
     join vector_stores s on s.workspace_id = :workspace_id and s.id = :vector_store_id
+      and (f.expires_at is null or f.expires_at > now())
     order by f.file_no
     on conflict do nothing returning file_id
 """)
 
 # Those that were attached before, locked in one order.
 _LOCK_ATTACHED = text("""
-    select file_id, status, max_chunk_size_tokens, chunk_overlap_tokens from vector_store_files
-    where workspace_id = :workspace_id and vector_store_id = :vector_store_id
-      and file_id = any(CAST(:file_ids AS text[]))
-    order by file_no for update
+    select m.file_id, m.status, m.max_chunk_size_tokens, m.chunk_overlap_tokens
+    from vector_store_files m join knowledge_files f on f.file_no = m.file_no
+    where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
+      and m.file_id = any(CAST(:file_ids AS text[])) and (f.expires_at is null or f.expires_at > now())
+    order by m.file_no for update of m
 """)
 
 _KNOWN_FILES = text("""
-    select id from knowledge_files where workspace_id = :workspace_id and id = any(CAST(:file_ids AS text[]))
+    select id from knowledge_files
+    where workspace_id = :workspace_id and id = any(CAST(:file_ids AS text[]))
+      and (expires_at is null or expires_at > now())
 """)
 
 # A failed or cancelled membership starts over; its earlier jobs, and what they had staged, go. A batch it was
@@ -298,6 +337,7 @@ MEMBERSHIPS = """
            m.max_chunk_size_tokens, m.chunk_overlap_tokens, m.chunk_count, m.usage_bytes, m.created_at
     from vector_store_files m join knowledge_files f on f.workspace_id = m.workspace_id and f.id = m.file_id
     where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
+      and (f.expires_at is null or f.expires_at > now())
 """
 _GET_MEMBERSHIP = text(f"{MEMBERSHIPS} and m.file_id = :file_id")
 _LIST_MEMBERSHIPS = Listing(
@@ -329,6 +369,19 @@ _DETACH = text("""
     returning m.file_id
 """)
 
+_EXPIRED_MEMBERSHIPS = text("""
+    select * from (
+        (select m.workspace_id, m.vector_store_id, m.file_id
+         from knowledge_files f join vector_store_files m on m.file_no = f.file_no
+         where f.expires_at <= now() limit :limit)
+        union
+        (select m.workspace_id, m.vector_store_id, m.file_id
+         from vector_stores s join vector_store_files m on m.store_no = s.store_no
+         where s.expired_at is not null limit :limit)
+    ) as expired
+    limit :limit
+""")
+
 Parameters = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -340,29 +393,20 @@ class PostgresCatalog:
     # ── files ──
 
     async def add_file(self, file: StoredFile) -> None:
-        parameters = {
-            "workspace_id": file.workspace_id,
-            "id": file.id,
-            "filename": _storable(file.filename, "filename"),
-            "purpose": file.purpose,
-            "bytes": file.bytes,
-            "sha256": file.sha256,
-            "created_at": file.created_at,
-            "expires_at": file.expires_at,
-        }
+        _storable(file.filename, "filename")
         try:
             async with self._database.transaction() as connection:
-                await connection.execute(_ADD_FILE, parameters)
+                await connection.execute(ADD_FILE, file_values(file))
         except IntegrityError as error:
             raise Conflict("A file with this id exists already.") from error
 
     async def get_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
-        _check_id("File", file_id)
+        check_id("File", file_id)
         async with self._database.transaction() as connection:
-            found = await connection.execute(_GET_FILE, {"workspace_id": workspace_id, "id": file_id})
+            found = await connection.execute(GET_FILE, {"workspace_id": workspace_id, "id": file_id})
             if (row := found.one_or_none()) is None:
                 raise NotFound("File", file_id)
-            return _file(row)
+            return stored_file(row)
 
     async def list_files(
         self, workspace_id: WorkspaceId, page: PageRequest, purpose: Purpose | None = None
@@ -370,20 +414,29 @@ class PostgresCatalog:
         parameters = {"workspace_id": workspace_id, "purpose": purpose}
         async with self._database.transaction() as connection:
             rows, has_more = await page_of(connection, _LIST_FILES, page, parameters)
-        return Page(tuple(map(_file, rows)), has_more)
+        return Page(tuple(map(stored_file, rows)), has_more)
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
-        _check_id("File", file_id)
+        check_id("File", file_id)
         file = {"workspace_id": workspace_id, "file_id": file_id}
         await let_go(self._database, workspace_id, file_ids=[file_id])
+        key = {"workspace_id": workspace_id, "id": file_id}
         async with self._database.transaction() as connection:
+            if (await connection.execute(GET_FILE, key)).one_or_none() is None:
+                raise NotFound("File", file_id)
             # One store after the other: the trigger on each row takes that store's term frequencies.
             for store_id in (await connection.scalars(_STORES_OF_FILE, file)).all():
                 await connection.execute(_DETACH, {**file, "vector_store_id": store_id})
-            deleted = await connection.execute(_DELETE_FILE, {"workspace_id": workspace_id, "id": file_id})
+            deleted = await connection.execute(_DELETE_FILE, key)
             if (row := deleted.one_or_none()) is None:
                 raise NotFound("File", file_id)
-            return _file(row)
+            return stored_file(row)
+
+    async def recorded(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> set[str]:
+        ids = list(filter(storable, object_ids))
+        async with self._database.transaction() as connection:
+            found = await connection.scalars(_RECORDED, {"workspace_id": workspace_id, "ids": ids})
+            return set(found)
 
     # ── vector stores ──
 
@@ -391,7 +444,7 @@ class PostgresCatalog:
         self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
     ) -> VectorStore:
         for file_id in file_ids:
-            _check_id("File", file_id, "file_ids")
+            check_id("File", file_id, "file_ids")
         parameters = {
             "workspace_id": store.workspace_id,
             "id": store.id,
@@ -408,7 +461,7 @@ class PostgresCatalog:
             async with self._database.transaction() as connection:
                 await connection.execute(_ADD_STORE, parameters)
                 wanted = [Attachment(file_id, chunking) for file_id in dict.fromkeys(file_ids)]
-                await attach(connection, store.workspace_id, store.id, wanted, param="file_ids")
+                await _attach(connection, store.workspace_id, store.id, wanted, "file_ids")
                 return await _store(connection, store.workspace_id, store.id)
         except IntegrityError as error:
             raise Conflict(
@@ -416,7 +469,7 @@ class PostgresCatalog:
             ) from error
 
     async def get_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
-        _check_id("VectorStore", vector_store_id)
+        check_id("VectorStore", vector_store_id)
         async with self._database.transaction() as connection:
             return await _store(connection, workspace_id, vector_store_id)
 
@@ -437,7 +490,7 @@ class PostgresCatalog:
     async def update_vector_store(
         self, workspace_id: WorkspaceId, vector_store_id: str, changes: VectorStoreChanges
     ) -> VectorStore:
-        _check_id("VectorStore", vector_store_id)
+        check_id("VectorStore", vector_store_id)
         name, metadata, expiry = changes.name, changes.metadata, changes.expires_after_days
         parameters = {
             "workspace_id": workspace_id,
@@ -451,7 +504,10 @@ class PostgresCatalog:
         }
         async with self._database.transaction() as connection:
             await connection.execute(_UPDATE_STORE, parameters)
-            return await _store(connection, workspace_id, vector_store_id)
+            store = await _store(connection, workspace_id, vector_store_id)
+            if store.expired and parameters["expiry_given"]:
+                raise VectorStoreExpired(vector_store_id, param="expires_after")
+            return store
 
     async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
         ids = list(filter(storable, vector_store_ids))
@@ -459,7 +515,7 @@ class PostgresCatalog:
             await connection.execute(_TOUCH_STORES, {"workspace_id": workspace_id, "ids": ids})
 
     async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
-        _check_id("VectorStore", vector_store_id)
+        check_id("VectorStore", vector_store_id)
         await let_go(self._database, workspace_id, vector_store_id)
         async with self._database.transaction() as connection:
             store = {"workspace_id": workspace_id, "id": vector_store_id}
@@ -478,8 +534,8 @@ class PostgresCatalog:
         chunking: ChunkingStrategy,
         chunking_given: bool,
     ) -> VectorStoreFile:
-        _check_id("VectorStore", vector_store_id)
-        _check_id("File", file_id, "file_id")
+        check_id("VectorStore", vector_store_id)
+        check_id("File", file_id, "file_id")
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
         wanted = [Attachment(file_id, chunking, chunking_given, attributes)]
 
@@ -492,8 +548,8 @@ class PostgresCatalog:
     async def get_membership(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
     ) -> VectorStoreFile:
-        _check_id("VectorStore", vector_store_id)
-        _check_id("VectorStoreFile", file_id)
+        check_id("VectorStore", vector_store_id)
+        check_id("VectorStoreFile", file_id)
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
         async with self._database.transaction() as connection:
             if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
@@ -503,7 +559,7 @@ class PostgresCatalog:
     async def list_memberships(
         self, workspace_id: WorkspaceId, vector_store_id: str, page: PageRequest, status: Status | None = None
     ) -> Page[VectorStoreFile]:
-        _check_id("VectorStore", vector_store_id)
+        check_id("VectorStore", vector_store_id)
         parameters = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "status": status}
         async with self._database.transaction() as connection:
             store = {"workspace_id": workspace_id, "ids": [vector_store_id]}
@@ -515,8 +571,8 @@ class PostgresCatalog:
     async def update_attributes(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str, attributes: Attributes | None
     ) -> VectorStoreFile:
-        _check_id("VectorStore", vector_store_id)
-        _check_id("VectorStoreFile", file_id)
+        check_id("VectorStore", vector_store_id)
+        check_id("VectorStoreFile", file_id)
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
         async with self._database.transaction() as connection:
             await connection.execute(_SET_ATTRIBUTES, {**key, "attributes": _json(attributes, "attributes")})
@@ -525,8 +581,8 @@ class PostgresCatalog:
             return membership(row)
 
     async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
-        _check_id("VectorStore", vector_store_id)
-        _check_id("VectorStoreFile", file_id)
+        check_id("VectorStore", vector_store_id)
+        check_id("VectorStoreFile", file_id)
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
         await let_go(self._database, workspace_id, vector_store_id, [file_id])
         async with self._database.transaction() as connection:
@@ -536,8 +592,8 @@ class PostgresCatalog:
     async def cancel_file(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
     ) -> VectorStoreFile:
-        _check_id("VectorStore", vector_store_id)
-        _check_id("VectorStoreFile", file_id)
+        check_id("VectorStore", vector_store_id)
+        check_id("VectorStoreFile", file_id)
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
         await let_go(self._database, workspace_id, vector_store_id, [file_id])
         async with self._database.transaction() as connection:
@@ -546,6 +602,25 @@ class PostgresCatalog:
             if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
                 raise NotFound("VectorStoreFile", file_id)
             return membership(row)
+
+    # ── expiry ──
+
+    async def expire_vector_stores(self, limit: int) -> int:
+        async with self._database.transaction() as connection:
+            return len((await connection.scalars(_EXPIRE_STORES, {"limit": limit})).all())
+
+    async def expired_memberships(self, limit: int) -> list[tuple[WorkspaceId, str, str]]:
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(_EXPIRED_MEMBERSHIPS, {"limit": limit})
+            return [(row.workspace_id, row.vector_store_id, row.file_id) for row in rows]
+
+    async def expired_files(self, limit: int) -> list[StoredFile]:
+        async with self._database.transaction() as connection:
+            return list(map(stored_file, await connection.execute(_EXPIRED_FILES, {"limit": limit})))
+
+    async def remove_expired_file(self, workspace_id: WorkspaceId, file_id: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(_REMOVE_EXPIRED_FILE, {"workspace_id": workspace_id, "id": file_id})
 
     async def check(self) -> None:
         await self._database.check()
@@ -582,8 +657,21 @@ async def attach(
 ) -> None:
     """Attach and queue the files, all or none; no file may come twice. `param` is what an error names.
 
-    Raises `NotFound` and `Conflict` as the port says.
+    Counts as activity of the store. Raises `NotFound`, `VectorStoreExpired` and `Conflict` as the port says.
     """
+    await _check_active(connection, workspace_id, vector_store_id)
+    await _attach(connection, workspace_id, vector_store_id, attachments, param)
+    # Last, and without waiting: a store is not locked after a membership.
+    await connection.execute(_TOUCH_STORES, {"workspace_id": workspace_id, "ids": [vector_store_id]})
+
+
+async def _attach(
+    connection: AsyncConnection,
+    workspace_id: WorkspaceId,
+    vector_store_id: str,
+    attachments: Sequence[Attachment],
+    param: str,
+) -> None:
     store = {"workspace_id": workspace_id, "vector_store_id": vector_store_id}
     wanted = {one.file_id: one for one in attachments}
     # Those that are attached first: inserting counts the store's files, which detaching does last.
@@ -662,6 +750,15 @@ async def cancel(
     await connection.execute(_CANCEL_JOBS, ended)
 
 
+async def _check_active(connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str) -> None:
+    """Raises `NotFound`, `VectorStoreExpired`."""
+    found = await connection.execute(_GET_STORES, {"workspace_id": workspace_id, "ids": [vector_store_id]})
+    if (row := found.one_or_none()) is None:
+        raise NotFound("VectorStore", vector_store_id)
+    if row.expired:
+        raise VectorStoreExpired(vector_store_id)
+
+
 async def _store(connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
     found = await connection.execute(_GET_STORES, {"workspace_id": workspace_id, "ids": [vector_store_id]})
     if (row := found.one_or_none()) is None:
@@ -689,7 +786,7 @@ async def page_of(
     for name, cursor, comparison in (("after", page.after, onwards), ("before", page.before, back)):
         if cursor is None:
             continue
-        _check_id(listing.kind, cursor, name)
+        check_id(listing.kind, cursor, name)
         place = (await connection.execute(listing.cursor, {**parameters, "cursor": cursor})).one_or_none()
         if place is None:
             raise NotFound(listing.kind, cursor, param=name)
@@ -705,11 +802,6 @@ async def page_of(
 
 
 # ── values in and out ───────────────────────────────────────────────────────
-
-
-def _check_id(kind: str, object_id: str, param: str = "id") -> None:
-    if not storable(object_id):
-        raise NotFound(kind, printable(object_id), param=param)
 
 
 def _storable(value: str | None, param: str) -> str | None:
@@ -749,19 +841,6 @@ def _seconds(time: datetime) -> int:
     return int(time.timestamp())
 
 
-def _file(row: Row[Any]) -> StoredFile:
-    return StoredFile(
-        id=row.id,
-        workspace_id=row.workspace_id,
-        filename=row.filename,
-        purpose=row.purpose,
-        bytes=row.bytes,
-        sha256=row.sha256,
-        created_at=_seconds(row.created_at),
-        expires_at=_seconds(row.expires_at) if row.expires_at else None,
-    )
-
-
 def _vector_store(row: Row[Any], counts: Row[Any] | None = None) -> VectorStore:
     last_active_at = _seconds(row.last_active_at)
     days = row.expires_after_days
@@ -780,6 +859,7 @@ def _vector_store(row: Row[Any], counts: Row[Any] | None = None) -> VectorStore:
         usage_bytes=counts.usage_bytes if counts else 0,
         expires_after_days=days,
         expires_at=None if days is None else last_active_at + days * _DAY_S,
+        expired=row.expired,
     )
 
 

@@ -43,23 +43,25 @@ class Retriever:
     """0: never rerank."""
 
     async def search(self, workspace_id: WorkspaceId, query: SearchQuery) -> Retrieval:
-        """The best `query.limit` chunks, best first; scores lie in 0..1 and mean the same in every search.
+        """The best `limit` chunks, best first; scores lie in 0..1 and mean the same in every search.
 
-        Unknown stores yield nothing. Raises `Conflict` when a store's vectors are of another encoder, and the
-        `Unavailable` of database and embedder. Without the reranker the fused order stands, and is said to.
+        Unknown and expired stores yield nothing. Raises `Conflict` when a store's vectors are of another
+        encoder, and the `Unavailable` of database and embedder. Without the reranker the fused order stands,
+        and is said to.
         """
         trace = _Trace()
         with trace.stage("stores", wanted=len(query.vector_store_ids)):
-            stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
+            found_stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
+            stores = [store for store in found_stores if not store.expired]
         if not stores:
             return Retrieval(queries=query.texts, results=())
         self._check_encoder(stores, query)
         vectors = await self._embed(query, trace)
         found = await self._find(workspace_id, stores, query, vectors, trace)
-        fused = ranking.fuse(found, query.alpha)
+        fused = ranking.reaching(query.options.score_threshold, ranking.fuse(found, query.options.alpha))
         trace.stages.append("fuse")
         scores = await self._rerank(query, fused, trace)
-        results = ranking.cut(ranking.apply_rerank(fused, scores), query.score_threshold, query.limit)
+        results = tuple(ranking.apply_rerank(fused, scores)[: query.options.limit])
         await self._touch(workspace_id, stores)
         return Retrieval(
             queries=query.texts,
@@ -72,7 +74,7 @@ class Retriever:
     def _check_encoder(self, stores: Sequence[VectorStore], query: SearchQuery) -> None:
         ours = self.embedder.encoder
         for store in stores:
-            if query.alpha > 0 and store.encoder != ours:
+            if query.options.alpha > 0 and store.encoder != ours:
                 raise Conflict(
                     f"The vector store '{store.id}' was built with the embedding model {store.encoder.name}, "
                     f"and this server runs {ours.name}. Its files have to be attached to a new vector store."
@@ -80,7 +82,7 @@ class Retriever:
 
     async def _embed(self, query: SearchQuery, trace: "_Trace") -> list[Vector | None]:
         """A vector for each phrasing; none are needed where only keywords count."""
-        if query.alpha <= 0:
+        if query.options.alpha <= 0:
             return [None] * len(query.texts)
         with trace.stage("embed", texts=len(query.texts)):
             vectors: list[Vector | None] = [await self.embedder.embed_query(text) for text in query.texts]
@@ -103,20 +105,20 @@ class Retriever:
                     text=text,
                     vector=vector,
                     vector_store_ids=tuple(store.id for store in stores),
-                    alpha=query.alpha,
-                    candidates=max(self.candidates, query.limit),
-                    filter=query.filter,
+                    alpha=query.options.alpha,
+                    candidates=max(self.candidates, query.options.limit),
+                    filter=query.options.filter,
                 )
                 found += await self.index.search(workspace_id, asked)
             span.set_attribute("candidates", len(found))
-        trace.stages += ["dense"] * (query.alpha > 0) + ["keyword"] * (query.alpha < 1)
+        trace.stages += ["dense"] * (query.options.alpha > 0) + ["keyword"] * (query.options.alpha < 1)
         return found
 
     async def _rerank(
         self, query: SearchQuery, fused: Sequence[tuple[Candidate, float]], trace: "_Trace"
     ) -> list[float]:
         """The cross-encoder's scores of the first of `fused`; none when it is off, failed or too slow."""
-        if self.reranker is None or not query.rerank or self.rerank_budget_s <= 0 or not fused:
+        if self.reranker is None or not query.options.rerank or self.rerank_budget_s <= 0 or not fused:
             return []
         question = " ".join(query.texts)
         texts = [candidate.text for candidate, _ in fused]

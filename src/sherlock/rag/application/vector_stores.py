@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sherlock.rag.application.queue_limit import QueueLimit
-from sherlock.rag.domain.errors import Conflict, NotFound
+from sherlock.rag.domain.errors import Conflict, NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import (
     Attributes,
     ChunkingStrategy,
@@ -71,8 +71,13 @@ class VectorStores:
         return await self.catalog.get_vector_store(workspace_id, vector_store_id)
 
     async def require(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
-        """The store without its counts, for which every membership is read. Raises `NotFound`."""
+        """The store, which is in use, without its counts, for which every membership is read.
+
+        Raises `NotFound`, `VectorStoreExpired`.
+        """
         for store in await self.catalog.find_vector_stores(workspace_id, [vector_store_id]):
+            if store.expired:
+                raise VectorStoreExpired(vector_store_id)
             return store
         raise NotFound("VectorStore", vector_store_id)
 
@@ -111,7 +116,8 @@ class VectorStores:
     async def require_room(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
         """Whether files may be attached to the store now.
 
-        Raises `NotFound`, `Conflict` (it is pinned to another encoder than the one in use), `QueueFull`.
+        Raises `NotFound`, `VectorStoreExpired`, `Conflict` (it is pinned to another encoder than the one in
+        use), `QueueFull`.
         """
         store = await self.require(workspace_id, vector_store_id)
         encoder = self.embedder.encoder

@@ -4,7 +4,9 @@
     ├── RequestError                  the caller can mend it; never retried
     │   ├── InvalidRequest
     │   │   ├── UnsupportedFileType
-    │   │   └── FileTooLarge
+    │   │   ├── FileTooLarge
+    │   │   ├── UploadNotPending
+    │   │   └── VectorStoreExpired
     │   ├── NotFound
     │   │   └── ModelNotFound
     │   ├── Conflict
@@ -81,6 +83,25 @@ class FileTooLarge(InvalidRequest):
     def __init__(self, max_bytes: int, *, param: str = "file") -> None:
         super().__init__(
             f"File is too large. Maximum size is {max_bytes} bytes.", param=param, code="file_too_large"
+        )
+
+
+class UploadNotPending(InvalidRequest):
+    """The upload has ended; `how` says in which way."""
+
+    def __init__(self, how: Literal["completed", "cancelled", "expired"]) -> None:
+        said = {"completed": "is completed", "cancelled": "was cancelled", "expired": "has expired"}[how]
+        super().__init__(f"The upload {said}.", param="upload_id", code=f"upload_{how}")
+
+
+class VectorStoreExpired(InvalidRequest):
+    """What was in the store has been removed; nothing can be put into it or found in it any more."""
+
+    def __init__(self, vector_store_id: str, *, param: str = "vector_store_id") -> None:
+        super().__init__(
+            f"The vector store '{abridged(vector_store_id)}' has expired.",
+            param=param,
+            code="vector_store_expired",
         )
 
 

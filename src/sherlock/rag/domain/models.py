@@ -34,6 +34,7 @@ Purpose = Literal[
 Status = Literal["in_progress", "completed", "cancelled", "failed"]
 StoreStatus = Literal["expired", "in_progress", "completed"]
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
+UploadStatus = Literal["pending", "completed", "cancelled", "expired"]
 
 T = TypeVar("T")
 
@@ -71,6 +72,7 @@ class StoredFile:
     """Hexadecimal digest of the bytes."""
     created_at: int
     expires_at: int | None = None
+    """When nobody finds it any more; it is removed soon afterwards. `None`: never."""
 
     @property
     def blob_key(self) -> str:
@@ -117,9 +119,13 @@ class VectorStore:
     usage_bytes: int = 0
     expires_after_days: int | None = None
     expires_at: int | None = None
+    expired: bool = False
+    """For good: nothing makes it active again."""
 
     @property
     def status(self) -> StoreStatus:
+        if self.expired:
+            return "expired"
         return "in_progress" if self.file_counts.in_progress else "completed"
 
 
@@ -201,6 +207,40 @@ class FileBatch:
         if self.cancelled:
             return "cancelled"
         return "in_progress" if self.file_counts.in_progress else "completed"
+
+
+# ── uploads in parts ────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that comes in parts."""
+
+    id: str
+    workspace_id: WorkspaceId
+    filename: str
+    purpose: Purpose
+    bytes: int
+    """As declared; the parts must add up to it."""
+    created_at: int
+    expires_at: int
+    """When the upload, if it is still pending, becomes `expired`."""
+    file_expires_after_s: int | None = None
+    """Seconds from completion on; `None`: what is usual for the purpose."""
+    status: UploadStatus = "pending"
+    part_ids: tuple[str, ...] | None = None
+    """What it was completed with, in order."""
+    file: StoredFile | None = None
+    """Once completed, and until it is deleted or expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    id: str
+    workspace_id: WorkspaceId
+    upload_id: str
+    bytes: int
+    created_at: int
 
 
 # ── documents and chunks ────────────────────────────────────────────────────
@@ -320,16 +360,26 @@ MAX_FILTER_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuery:
-    texts: tuple[str, ...]
-    """One or more phrasings of the question; a chunk's score is its best over them."""
-    vector_store_ids: tuple[str, ...]
+class SearchOptions:
+    """How to search, whatever is asked and wherever."""
+
     limit: int
     alpha: float
     """0 is keyword only, 1 is dense only."""
     score_threshold: float = 0.0
+    """0..1, of the fused score, which every search has."""
     filter: Filter | None = None
     rerank: bool = True
+    rewrite: bool = False
+    """Whether the question may be rewritten before it is searched for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    texts: tuple[str, ...]
+    """One or more phrasings of the question; a chunk's score is its best over them."""
+    vector_store_ids: tuple[str, ...]
+    options: SearchOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,11 +451,7 @@ class FileSearch:
     """The `file_search` tool of a chat."""
 
     vector_store_ids: tuple[str, ...]
-    limit: int
-    alpha: float
-    score_threshold: float = 0.0
-    filter: Filter | None = None
-    rerank: bool = True
+    options: SearchOptions
 
 
 @dataclass(frozen=True, slots=True)
