@@ -20,9 +20,10 @@ from sherlock.main import Server, create_app
 from sherlock.rag.application.rewrite import Rewriter
 from sherlock.rag.domain.ports import ChatModel
 from sherlock.wiring import Services, open_services
-from sherlock.worker import Worker
+from sherlock.worker import Worker, keep_house
 
 START_TIMEOUT_S = 60.0
+HOUSEKEEPING_S = 0.3
 
 
 @dataclass
@@ -30,6 +31,10 @@ class Served:
     url: str
     chat_model: FakeChatModel = field(default_factory=FakeChatModel)
     """What answers where a test chose no other model: it can be told what to say."""
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     def client(self, **options: object) -> openai.OpenAI:
         options = {"api_key": "unused", "max_retries": 0, "timeout": 30, **options}
@@ -127,7 +132,9 @@ async def working(services: Services) -> AsyncIterator[None]:
         return
     stop = asyncio.Event()
     worker = Worker(services.rag.queue, services.rag.ingestor, slots=1, lease_s=30)
-    running = asyncio.ensure_future(worker.run(stop))
+    running = asyncio.gather(
+        worker.run(stop), keep_house(services.rag.housekeeper, stop, every_s=HOUSEKEEPING_S)
+    )
     try:
         yield
     finally:

@@ -84,6 +84,8 @@ class Settings(BaseSettings):
     """How long rewriting a question may take before it is searched for as it stands; 0: never rewrite."""
     sync_timeout_s: float = Field(30.0, gt=0)
 
+    queue_max_jobs: int = Field(100_000, ge=1)
+    """With so many jobs waiting, attaching files answers 429."""
     workers: int = Field(1, ge=1, le=64)
     """Jobs that one worker process runs side by side."""
     job_lease_s: float = Field(30.0, ge=1)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+import anyio
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic_core import to_json
@@ -24,7 +25,7 @@ from sherlock.json_body import JsonRoute
 from sherlock.process import cancelled
 from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, SherlockError
 from sherlock.rag.domain.models import AnswerEvent, Retrieved
-from sherlock.schemas import ModelList, ModelObject, model_list, model_object
+from sherlock.schemas import ListObject, ModelList, ModelObject, model_list, model_object
 from sherlock.search_schemas import stages_header
 from sherlock.wiring import Services
 
@@ -133,6 +134,12 @@ async def create_chat_completion(
         return EventStream(read, events, writer, headers=stages_of(read))
     answer = completion(read, model, base_url=base_url, metadata=body.metadata)
     return Response(to_json(answer), headers=stages_of(read), media_type="application/json")
+
+
+@router.get("/chat/completions", operation_id="listChatCompletions", responses=documented(500, 503))
+async def list_chat_completions() -> ListObject[ChatCompletion]:
+    """Answers are not kept, so there are none to list."""
+    return {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
 async def collected(events: AsyncIterator[AnswerEvent]) -> list[AnswerEvent]:
@@ -251,7 +258,9 @@ async def kept_alive(source: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
                 reading.result()
                 return
     finally:
-        await cancelled(reading)  # the source ends in the task that reads it
+        # Starlette cancels through a scope that cancels whatever is awaited next, too.
+        with anyio.CancelScope(shield=True):
+            await cancelled(reading)  # the source ends in the task that reads it
 
 
 async def read_into(ready: "asyncio.Queue[bytes | None]", source: AsyncGenerator[bytes]) -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
+from fastapi import Query
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -47,6 +48,11 @@ def in_digits(given: object) -> object:
 
 
 InDigits = BeforeValidator(in_digits)
+Limit = Annotated[int, Query(ge=1, le=100), InDigits]
+Order = Literal["asc", "desc"]
+
+POLL_AFTER_MS = "500"
+"""Sent as `openai-poll-after-ms`: without it the clients' polling helpers wait for seconds."""
 
 
 class ClosedModel(BaseModel):

@@ -24,8 +24,12 @@ from sherlock.readiness import Check, Readiness, off, proven_by
 
 if TYPE_CHECKING:
     from sherlock.rag.adapters.postgres import Database
+    from sherlock.rag.application.file_batches import FileBatches
     from sherlock.rag.application.files import Files
+    from sherlock.rag.application.housekeeping import Housekeeper
     from sherlock.rag.application.ingest import Ingestor
+    from sherlock.rag.application.jobs import Jobs
+    from sherlock.rag.application.uploads import Uploads
     from sherlock.rag.application.vector_stores import VectorStores
 
 log = logging.getLogger(__name__)
@@ -41,11 +45,15 @@ class Rag:
     """Everything that needs retrieval to be on."""
 
     files: "Files"
+    uploads: "Uploads"
     vector_stores: "VectorStores"
+    file_batches: "FileBatches"
     retriever: Retriever
     embedder: Embedder
     ingestor: "Ingestor"
     queue: IngestQueue
+    jobs: "Jobs"
+    housekeeper: "Housekeeper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +125,17 @@ async def _rag(
     # Imported here, as in the other parts: a gateway without RAG starts without them.
     from sherlock.rag.adapters.pgvector import PgvectorIndex
     from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
+    from sherlock.rag.adapters.postgres_file_batches import PostgresFileBatches
+    from sherlock.rag.adapters.postgres_job_log import PostgresJobLog
     from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
+    from sherlock.rag.adapters.postgres_uploads import PostgresUploadRecords
+    from sherlock.rag.application.file_batches import FileBatches
     from sherlock.rag.application.files import Files
+    from sherlock.rag.application.housekeeping import Housekeeper
     from sherlock.rag.application.ingest import Ingestor
+    from sherlock.rag.application.jobs import Jobs
+    from sherlock.rag.application.queue_limit import QueueLimit
+    from sherlock.rag.application.uploads import Uploads
     from sherlock.rag.application.vector_stores import VectorStores
 
     embedder = _embedder(settings, stack, warm_up)
@@ -130,19 +146,25 @@ async def _rag(
     index = PgvectorIndex(database)
     queue = PostgresIngestQueue(database)
     stack.push_async_callback(queue.close)
+    vector_stores = VectorStores(
+        catalog,
+        index,
+        embedder,
+        ChunkingStrategy(settings.chunk_size_tokens, settings.chunk_overlap_tokens),
+        QueueLimit(queue, settings.queue_max_jobs),
+    )
     checks["postgres"] = proven_by(database.check)
     checks["file_store"] = proven_by(file_store.check)
     checks["embedder"] = embedder.status
     if reranker is not None:
         checks["reranker"] = reranker.status
+    files = Files(catalog, file_store, settings.max_file_bytes)
+    uploads = Uploads(PostgresUploadRecords(database), files, file_store)
     return Rag(
-        files=Files(catalog, file_store, settings.max_file_bytes),
-        vector_stores=VectorStores(
-            catalog,
-            index,
-            embedder,
-            ChunkingStrategy(settings.chunk_size_tokens, settings.chunk_overlap_tokens),
-        ),
+        files=files,
+        uploads=uploads,
+        vector_stores=vector_stores,
+        file_batches=FileBatches(PostgresFileBatches(database), vector_stores),
         retriever=Retriever(
             catalog,
             index,
@@ -155,6 +177,8 @@ async def _rag(
         embedder=embedder,
         ingestor=Ingestor(file_store, index, embedder, counter),
         queue=queue,
+        jobs=Jobs(PostgresJobLog(database), catalog),
+        housekeeper=Housekeeper(catalog, file_store, uploads),
     )
 
 

@@ -498,3 +498,71 @@ def test_what_the_client_sends_is_what_the_schema_says(client: openai.OpenAI) ->
     """Guards the checker itself: a request it holds to be wrong is reported."""
     assert not request_violations("POST", "/chat/completions", {"model": "m", "messages": USER})
     assert request_violations("POST", "/chat/completions", {"messages": "hello"})
+
+
+# ── file batches ──
+
+
+def upload(client: openai.OpenAI, text: str) -> str:
+    return client.files.create(file=("note.txt", text.encode()), purpose="assistants").id
+
+
+def test_a_batch_is_polled_to_its_end(client: openai.OpenAI) -> None:
+    """A file that cannot be read is counted, and does not fail the batch."""
+    store = client.vector_stores.create()
+    good, bad = upload(client, MOUSE), upload(client, "  \n ")
+    batch = client.vector_stores.file_batches.create_and_poll(store.id, file_ids=[good, bad, good])
+    assert (batch.status, batch.object) == ("completed", "vector_store.file_batch")
+    assert batch.file_counts.model_dump() == {
+        "in_progress": 0, "completed": 1, "failed": 1, "cancelled": 0, "total": 2,
+    }  # fmt: skip
+    listed = client.vector_stores.file_batches.list_files(batch.id, vector_store_id=store.id)
+    assert {file.id: file.status for file in listed} == {good: "completed", bad: "failed"}
+    failed = client.vector_stores.file_batches.list_files(
+        batch.id, vector_store_id=store.id, filter="failed", limit=1
+    )
+    assert [file.id for file in failed] == [bad]
+    ended = client.vector_stores.file_batches.cancel(batch.id, vector_store_id=store.id)
+    assert ended.status == "completed"
+
+
+def test_each_file_of_a_batch_in_its_own_way(client: openai.OpenAI) -> None:
+    store = client.vector_stores.create()
+    one, two = upload(client, MOUSE), upload(client, WHALE)
+    static = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 10}
+    batch = client.vector_stores.file_batches.create(
+        store.id,
+        files=[
+            {"file_id": one, "attributes": {"legs": 4}},
+            {"file_id": two, "chunking_strategy": {"type": "static", "static": static}},  # type: ignore[typeddict-item]
+        ],
+    )
+    batch = client.vector_stores.file_batches.poll(batch.id, vector_store_id=store.id)
+    assert batch.file_counts.completed == 2
+    first = client.vector_stores.files.retrieve(one, vector_store_id=store.id)
+    second = client.vector_stores.files.retrieve(two, vector_store_id=store.id)
+    assert (first.attributes, second.attributes) == ({"legs": 4}, {})
+    assert second.chunking_strategy.static.max_chunk_size_tokens == 100  # type: ignore[union-attr]
+
+
+def test_files_are_uploaded_and_attached_together(client: openai.OpenAI) -> None:
+    store = client.vector_stores.create()
+    batch = client.vector_stores.file_batches.upload_and_poll(
+        store.id, files=[("mouse.txt", MOUSE.encode()), ("whale.txt", WHALE.encode())]
+    )
+    assert (batch.status, batch.file_counts.completed) == ("completed", 2)
+
+
+def test_batches_have_the_official_shapes(client: openai.OpenAI, http: httpx.Client) -> None:
+    store_id = client.vector_stores.create().id
+    path = "/v1/vector_stores/{vector_store_id}/file_batches"
+    body = {"file_ids": [upload(client, MOUSE)], "attributes": {"a": True}}
+    batch = checked(http.post(f"/v1/vector_stores/{store_id}/file_batches", json=body), path)
+    url = f"/v1/vector_stores/{store_id}/file_batches/{batch['id']}"
+    retrieved = http.get(url)
+    checked(retrieved, f"{path}/{{batch_id}}")
+    assert 200 <= int(retrieved.headers["openai-poll-after-ms"]) <= 1000
+    # One official client sends an empty body as JSON, the other none at all.
+    for headers in ({"content-type": "application/json"}, {}):
+        checked(http.post(f"{url}/cancel", headers=headers), f"{path}/{{batch_id}}/cancel")
+    checked(http.get(f"{url}/files"), f"{path}/{{batch_id}}/files")

@@ -188,9 +188,22 @@ async def test_a_store_of_another_encoder_is_a_conflict(library: Library) -> Non
 
 
 async def test_searching_counts_as_activity(library: Library) -> None:
-    assert (await library.catalog.get_vector_store(WORKSPACE, "vs_1")).last_active_at == 0
+    key = (WORKSPACE, "vs_1")
+    library.catalog.state.stores[key] = replace(library.catalog.state.stores[key], last_active_at=1)
     await library.search("pump")
-    assert (await library.catalog.get_vector_store(WORKSPACE, "vs_1")).last_active_at > 0
+    assert (await library.catalog.get_vector_store(*key)).last_active_at > 1
+
+
+async def test_an_expired_store_yields_nothing_and_the_others_are_searched(library: Library) -> None:
+    await library.add_store("vs_old")
+    key = (WORKSPACE, "vs_old")
+    aged = replace(library.catalog.state.stores[key], last_active_at=1, expires_after_days=1)
+    library.catalog.state.stores[key] = aged
+    both = await library.search("pump", stores=["vs_old", "vs_1"])
+    assert both.results == (await library.search("pump")).results
+    alone = await library.search("pump", stores=["vs_old"])
+    assert (alone.results, alone.stages) == ((), ())
+    assert library.catalog.state.stores[key].last_active_at == 1, "it is not active any more"
 
 
 async def test_a_search_that_succeeded_does_not_fail_over_its_activity(

@@ -48,13 +48,14 @@ class Retriever:
     async def search(self, workspace_id: WorkspaceId, query: SearchQuery) -> Retrieval:
         """The best `limit` chunks, best first; scores lie in 0..1 and mean the same in every search.
 
-        Unknown stores yield nothing. Raises `Conflict` when a store's vectors are of another encoder, and the
-        `Unavailable` of database and embedder. Without the reranker the fused order stands, without the chat
+        Unknown and expired stores yield nothing. Raises `Conflict` when a store's vectors are of another
+        encoder, and the `Unavailable` of database and embedder. Without the reranker the fused order stands, without the chat
         model the question as it was asked; both are said.
         """
         trace = _Trace()
         with trace.stage("stores", wanted=len(query.vector_store_ids)):
-            stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
+            found_stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
+            stores = [store for store in found_stores if not store.expired]
         if not stores:
             return Retrieval(queries=query.texts, results=())
         self._check_encoder(stores, query)
