@@ -116,6 +116,8 @@ class ChatCompletionRequest(OpenModel):
     OURS: ClassVar[frozenset[str]] = frozenset(
         {"model", "messages", "stream", "stream_options", "tools", "tool_choice"}
     )
+    CHOICES: ClassVar[tuple[str, ...]] = ("function", "file_search", "allowed_tools")
+    """Objects that `tool_choice` may be, by their `type`."""
     REFUSED: ClassVar[Mapping[str, str]] = {
         "functions": "use 'tools' instead",
         "function_call": "use 'tool_choice' instead",
@@ -148,6 +150,14 @@ class ChatCompletionRequest(OpenModel):
             )
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+        if not self.tools and self.tool_choice not in (None, "none", "auto"):
+            raise InvalidRequest("'tool_choice' is only allowed beside 'tools'.", param="tool_choice")
+        if isinstance(self.tool_choice, dict) and self.tool_choice.get("type") not in self.CHOICES:
+            raise InvalidRequest(
+                f"Invalid value: 'tool_choice' takes the types {', '.join(self.CHOICES)}.",
+                param="tool_choice.type",
+                code="invalid_value",
+            )
         if len(self.file_search_tools) > 1:
             raise InvalidRequest("Only one 'file_search' tool can be used at a time.", param="tools")
         return self

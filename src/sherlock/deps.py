@@ -1,4 +1,7 @@
-"""What a route is given: who is calling, and what is built."""
+"""What a route is given: who is calling, and what is built.
+
+All of it is `async`, though nothing waits: FastAPI runs any other function in a thread, for each request.
+"""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -16,7 +19,7 @@ class State(TypedDict):
     started_at: int
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     services: Services = request.state.services
     return services
 
@@ -24,14 +27,14 @@ def _services(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(_services)]
 
 
-def _rag(services: ServicesDep) -> Rag:
+async def _rag(services: ServicesDep) -> Rag:
     return services.require_rag()
 
 
 RagDep = Annotated[Rag, Depends(_rag)]
 
 
-def _caller() -> WorkspaceId:
+async def _caller() -> WorkspaceId:
     """Everybody works in the default workspace; any `Authorization` header is accepted."""
     return DEFAULT_WORKSPACE
 
@@ -39,7 +42,7 @@ def _caller() -> WorkspaceId:
 CallerDep = Annotated[WorkspaceId, Depends(_caller)]
 
 
-def _include(
+async def _include(
     bracketed: Annotated[list[str], Query(alias="include[]")] = [],  # noqa: B006
     plain: Annotated[list[str], Query(alias="include")] = [],  # noqa: B006
 ) -> frozenset[str]:

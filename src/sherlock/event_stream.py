@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+import anyio
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
@@ -85,24 +86,38 @@ def frame(data: object, *, event: str | None = None) -> bytes:
 
 
 async def kept_alive(source: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The same stream, with a comment line wherever nothing has come for `KEEP_ALIVE_S`."""
-    following: asyncio.Task[bytes | None] | None = None
+    """The same stream, with a comment line wherever nothing has come for `KEEP_ALIVE_S`.
+
+    Pieces that come at once leave at once: a write for each would cost more than all that made them.
+    """
+    ready: asyncio.Queue[bytes | None] = asyncio.Queue()
+    reading = asyncio.create_task(read_into(ready, source))
     try:
         while True:
-            following = following or asyncio.create_task(next_or_none(source))
-            done, _ = await asyncio.wait({following}, timeout=KEEP_ALIVE_S)
-            if not done:
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_S):
+                    pieces = [await ready.get()]
+            except TimeoutError:
                 yield b": keep-alive\n\n"
                 continue
-            piece, following = following.result(), None
-            if piece is None:
+            while not ready.empty():
+                pieces.append(ready.get_nowait())
+            if together := b"".join(piece for piece in pieces if piece is not None):
+                yield together
+            if pieces[-1] is None:
+                reading.result()
                 return
-            yield piece
     finally:
-        if following is not None:
-            await cancelled(following)  # the source ends in the task that reads it
+        # Starlette cancels through a scope that cancels whatever is awaited next, too.
+        with anyio.CancelScope(shield=True):
+            await cancelled(reading)  # the source ends in the task that reads it
+
+
+async def read_into(ready: "asyncio.Queue[bytes | None]", source: AsyncGenerator[bytes]) -> None:
+    """Put what the source brings into `ready`, and `None` at its end, however it ends."""
+    try:
+        async for piece in source:
+            ready.put_nowait(piece)
+    finally:
+        ready.put_nowait(None)
         await source.aclose()
-
-
-async def next_or_none(source: AsyncGenerator[bytes]) -> bytes | None:
-    return await anext(source, None)

@@ -15,11 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sherlock import (
     __version__,
     embeddings_router,
+    file_batches_router,
     files_router,
     http_errors,
     observability,
     openai_router,
     responses_router,
+    uploads_router,
     vector_stores_router,
 )
 from sherlock.body_limit import BodyLimit
@@ -126,7 +128,9 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         responses_router.router,
         embeddings_router.router,
         files_router.router,
+        uploads_router.router,
         vector_stores_router.router,
+        file_batches_router.router,
     ):
         app.include_router(router)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]

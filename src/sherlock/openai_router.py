@@ -21,7 +21,7 @@ from sherlock.http_errors import CLIENT_GONE, documented
 from sherlock.json_body import JsonRoute
 from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, SherlockError
 from sherlock.rag.domain.models import AnswerEvent, Retrieval, Retrieved
-from sherlock.schemas import ModelList, ModelObject, model_list, model_object
+from sherlock.schemas import ListObject, ModelList, ModelObject, model_list, model_object
 from sherlock.search_schemas import stages_headers
 from sherlock.wiring import Services
 
@@ -125,6 +125,12 @@ async def create_chat_completion(
         return EventStream(frames(read, events, writer), events, headers)
     answer = completion(read, model, base_url=base_url, metadata=body.metadata)
     return Response(to_json(answer), headers=headers, media_type="application/json")
+
+
+@router.get("/chat/completions", operation_id="listChatCompletions", responses=documented(500, 503))
+async def list_chat_completions() -> ListObject[ChatCompletion]:
+    """Answers are not kept, so there are none to list."""
+    return {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
 def begun(event: AnswerEvent) -> bool:

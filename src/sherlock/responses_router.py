@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
 
@@ -152,6 +152,12 @@ async def delete_response(response_id: str, caller: CallerDep, services: Service
     """Forget a response. Those that go on with it stay, and can no longer be gone on with."""
     await services.responses.delete(caller, response_id)
     return {"id": response_id, "object": "response", "deleted": True}
+
+
+@router.post("/compact", include_in_schema=False)
+async def compact_response() -> Response:
+    """Not offered. Without this route it would be a wrong method on a response named so."""
+    raise HTTPException(404)
 
 
 @router.post(

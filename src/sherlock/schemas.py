@@ -50,6 +50,9 @@ def in_digits(given: object) -> object:
 
 InDigits = BeforeValidator(in_digits)
 
+POLL_AFTER_MS = "500"
+"""Sent as `openai-poll-after-ms`: without it the clients' polling helpers wait for seconds."""
+
 
 class ClosedModel(BaseModel):
     """A closed request object."""

@@ -21,11 +21,7 @@ class FileSearchTool(SearchOptions):
     def to_domain(self, default_limit: int, default_alpha: float) -> FileSearch:
         return FileSearch(
             vector_store_ids=tuple(self.vector_store_ids),
-            limit=self.limit(default_limit),
-            alpha=self.alpha(default_alpha),
-            score_threshold=self.ranking_options.score_threshold,
-            filter=self.domain_filter(),
-            rerank=self.ranking_options.ranker != "none",
+            options=self.to_options(default_limit, default_alpha, rewrite=True),
         )
 
 

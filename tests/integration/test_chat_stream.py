@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import openai
@@ -18,6 +19,8 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 from tests.contract.data.check_response import parse_sse, stream_violations
+from tests.paced_upstream import paced_upstream
+from tests.paced_upstream import text as paced_text
 from tests.serving import Served, served, settings_for, sherlock
 
 from sherlock import event_stream
@@ -99,6 +102,32 @@ def test_pieces_arrive_as_they_are_made(tmp_path_factory: pytest.TempPathFactory
     assert not stream_violations("POST", "/chat/completions", parse_sse("\n".join(lines)))
     assert len(arrived) == 5
     assert arrived[-1] - arrived[0] > 0.25, "not held back until the end"
+
+
+async def test_many_streams_at_once_all_finish(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two hundred, of different lengths, so that none can be mistaken for another."""
+
+    async def answer(client: httpx.AsyncClient, pieces: int) -> list[tuple[str | None, Any]]:
+        sent = CHAT | {"pieces": pieces, "pace_s": 0.02}
+        return parse_sse((await client.post("/v1/chat/completions", json=sent)).text)
+
+    with paced_upstream() as upstream:
+        settings = settings_for(
+            tmp_path_factory.mktemp("many"), llm_base_url=f"{upstream}/v1", llm_model="slow"
+        )
+        with sherlock(settings, fake_chat_model=False) as running:
+            limits = httpx.Limits(max_connections=200)
+            async with httpx.AsyncClient(
+                base_url=running.url, trust_env=False, timeout=60, limits=limits
+            ) as client:
+                lengths = [1 + number % 20 for number in range(200)]
+                answers = await asyncio.gather(*(answer(client, pieces) for pieces in lengths))
+    for pieces, events in zip(lengths, answers, strict=True):
+        assert not stream_violations("POST", "/chat/completions", events)
+        assert events[-1][1] == "[DONE]"
+        choices = [choice for _, event in events[:-1] for choice in event["choices"]]
+        assert "".join(choice["delta"].get("content", "") for choice in choices) == paced_text(pieces)
+        assert choices[-1]["finish_reason"] == "stop"
 
 
 def test_as_many_choices_as_were_asked_for_from_an_upstream_that_makes_one(
