@@ -49,8 +49,8 @@ class Retriever:
         """The best `limit` chunks, best first; scores lie in 0..1 and mean the same in every search.
 
         Unknown and expired stores yield nothing. Raises `Conflict` when a store's vectors are of another
-        encoder, and the `Unavailable` of database and embedder. Without the reranker the fused order stands, without the chat
-        model the question as it was asked; both are said.
+        encoder, and the `Unavailable` of database and embedder. Without the reranker the fused order stands,
+        without the chat model the question as it was asked; both are said.
         """
         trace = _Trace()
         with trace.stage("stores", wanted=len(query.vector_store_ids)):
