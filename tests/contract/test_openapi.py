@@ -18,9 +18,15 @@ from sherlock.config import Settings
 from sherlock.main import create_app
 
 PUBLISHED = Path(__file__).parents[2] / "contracts" / "openapi.yaml"
-LATER = ("file_batches", "responses", "/chat/completions/{completion_id}")
+LATER = ("/responses/compact", "/chat/completions/{completion_id}")
 """Parts of OpenAI's API that are not served yet."""
-MAY_CONTRADICT = {"searchVectorStore", "createVectorStoreFile", "createChatCompletion"}
+MAY_CONTRADICT = {
+    "searchVectorStore",
+    "createVectorStoreFile",
+    "createVectorStoreFileBatch",
+    "createChatCompletion",
+    "createResponse",
+}
 """What meets the encoder that a store is pinned to; attaching also meets the chunk sizes of before."""
 
 

@@ -1,22 +1,23 @@
 """`Catalog` in PostgreSQL: files, vector stores, and which file stands in which store.
 
-Locks are taken in one order everywhere, so that nobody deadlocks: store, membership (those of one file by
-store number), file, job, term frequencies. Inserting a row locks what its foreign keys name. The trigger that
-counts a store's files makes a lock that the transaction has on the store already a stronger one.
+Locks are taken in one order everywhere, so that nobody deadlocks: store, batch, membership (those of one file
+by store number, those of one store by file number), file, turns, job, term frequencies. Inserting a row locks
+what its foreign keys name. The trigger that counts a store's files makes a lock that the transaction has on
+the store already a stronger one.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
-from sherlock.rag.adapters.postgres import WAKE_WORKERS, Database, check_id, storable
+from sherlock.rag.adapters.postgres import INGEST_CHANNEL, WAKE_WORKERS, Database, check_id, storable
 from sherlock.rag.adapters.postgres_files import (
     ADD_FILE,
     FILE_COLUMNS,
@@ -33,6 +34,7 @@ from sherlock.rag.domain.errors import (
     VectorStoreExpired,
 )
 from sherlock.rag.domain.models import (
+    Attachment,
     Attributes,
     ChunkingStrategy,
     Encoder,
@@ -53,9 +55,16 @@ from sherlock.rag.domain.models import (
 _DAY_S = 86_400
 _ATTACH_TRIES = 3
 
+_COSTS = {
+    "job_bytes": 65_536,  # what it takes to begin and end a job, in bytes of a file
+    "few_pages_bytes": 65_536,
+    "large_bytes": 2_097_152,
+}
+"""How much of its workspace's share a job uses up, and what makes the size classes 0, 1 and 2."""
+
 
 @dataclass(frozen=True, slots=True)
-class _Listing:
+class Listing:
     """A list that is read in pages, ordered by a time and, within it, a number."""
 
     kind: str
@@ -70,7 +79,7 @@ class _Listing:
 
 # ── files ──
 
-_LIST_FILES = _Listing(
+_LIST_FILES = Listing(
     "File",
     f"{FILES} and purpose = coalesce(CAST(:purpose AS text), purpose)",
     "created_at",
@@ -129,7 +138,7 @@ _STORES = f"""
     from vector_stores where workspace_id = :workspace_id
 """
 _GET_STORES = text(f"{_STORES} and id = any(CAST(:ids AS text[]))")
-_LIST_STORES = _Listing(
+_LIST_STORES = Listing(
     "VectorStore",
     _STORES,
     "created_at",
@@ -195,46 +204,145 @@ _DELETE_STORE = text("delete from vector_stores where workspace_id = :workspace_
 # ── memberships ──
 
 # Attaches those of the files that exist and are not attached yet. Of two at the same time, the second waits
-# and then finds the row.
+# and then adds nothing.
 _ATTACH = text("""
     insert into vector_store_files (workspace_id, vector_store_id, file_id, store_no, file_no, attributes,
                                     max_chunk_size_tokens, chunk_overlap_tokens)
-    select s.workspace_id, s.id, f.id, s.store_no, f.file_no, CAST(:attributes AS jsonb), :size, :overlap
-    from vector_stores s join knowledge_files f on f.workspace_id = s.workspace_id
-    where s.workspace_id = :workspace_id and s.id = :vector_store_id and f.id = any(CAST(:file_ids AS text[]))
+    select s.workspace_id, s.id, f.id, s.store_no, f.file_no,
+           CAST(w.attributes AS jsonb), w.size, w.overlap
+    from unnest(CAST(:file_ids AS text[]), CAST(:attributes AS text[]), CAST(:sizes AS int[]),
+                CAST(:overlaps AS int[])) as w (file_id, attributes, size, overlap)
+    join knowledge_files f on f.workspace_id = :workspace_id and f.id = w.file_id
+    join vector_stores s on s.workspace_id = :workspace_id and s.id = :vector_store_id
       and (f.expires_at is null or f.expires_at > now())
     order by f.file_no
     on conflict do nothing returning file_id
 """)
 
-_QUEUE = text("""
-    insert into ingest_jobs (workspace_id, vector_store_id, file_id)
-    select :workspace_id, :vector_store_id, unnest(CAST(:file_ids AS text[]))
+# Those that were attached before, locked in one order.
+_LOCK_ATTACHED = text("""
+    select m.file_id, m.status, m.max_chunk_size_tokens, m.chunk_overlap_tokens
+    from vector_store_files m join knowledge_files f on f.file_no = m.file_no
+    where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
+      and m.file_id = any(CAST(:file_ids AS text[])) and (f.expires_at is null or f.expires_at > now())
+    order by m.file_no for update of m
 """)
 
-# A failed or cancelled membership starts over; its earlier jobs, and what they had staged, go.
+_KNOWN_FILES = text("""
+    select id from knowledge_files
+    where workspace_id = :workspace_id and id = any(CAST(:file_ids AS text[]))
+      and (expires_at is null or expires_at > now())
+""")
+
+# A failed or cancelled membership starts over; its earlier jobs, and what they had staged, go. A batch it was
+# in remembers how it had ended.
+_REMEMBER_END = text("""
+    update file_batch_files b set ended = m.status
+    from unnest(CAST(:file_ids AS text[])) as w (file_id)
+    join vector_store_files m on m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
+        and m.file_id = w.file_id
+    where b.workspace_id = :workspace_id and b.vector_store_id = :vector_store_id and b.file_id = w.file_id
+      and b.ended is null
+""")
 _DROP_JOBS = text("""
     delete from ingest_jobs
-    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id
+      and file_id = any(CAST(:file_ids AS text[]))
 """)
 _START_OVER = text("""
-    update vector_store_files set status = 'in_progress', error_code = null, error_message = null,
-        max_chunk_size_tokens = :size, chunk_overlap_tokens = :overlap
-    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
+    update vector_store_files m set status = 'in_progress', error_code = null, error_message = null,
+        max_chunk_size_tokens = w.size, chunk_overlap_tokens = w.overlap
+    from unnest(CAST(:file_ids AS text[]), CAST(:sizes AS int[]),
+                CAST(:overlaps AS int[])) as w (file_id, size, overlap)
+    where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id and m.file_id = w.file_id
 """)
 
-_MEMBERSHIPS = """
+_REPLACE_ATTRIBUTES = text("""
+    update vector_store_files m set attributes = CAST(w.attributes AS jsonb)
+    from unnest(CAST(:file_ids AS text[]), CAST(:attributes AS text[])) as w (file_id, attributes)
+    where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id and m.file_id = w.file_id
+""")
+
+# One at a time in a workspace, or two would get the same turns. Held to the end of the transaction, which
+# locks no membership any more.
+_LOCK_TURNS = text("""
+    select pg_advisory_xact_lock(hashtextextended('sherlock.turns ' || CAST(:workspace_id AS text), 0))
+""")
+
+# Queues the files, each with its turn: the finish tag of self-clocked fair queueing (S. J. Golestani, "A
+# self-clocked fair queueing scheme for broadband applications", INFOCOM 1994). A job comes its own cost after
+# the workspace's last waiting job of its size class or a smaller one, or after the clock, which is the
+# furthest turn claimed so far. So workspaces share by bytes, and small files overtake larger ones.
+_QUEUE = text("""
+    with clock as (
+        select coalesce(max(turn), 0) as now from ingest_jobs where attempt > 0
+    ), size_classes as (
+        select n as size_class, max(j.last_turn) over (order by n) as last_turn
+        from generate_series(0, 2) n cross join lateral (
+            select max(turn) as last_turn from ingest_jobs
+            where state = 'waiting' and workspace_id = :workspace_id and size_class = n
+        ) j
+    ), new as (
+        select id, file_no, bytes + :job_bytes as cost,
+               CAST(bytes > :few_pages_bytes AS int) + CAST(bytes > :large_bytes AS int) as size_class
+        from knowledge_files
+        where workspace_id = :workspace_id and id = any(CAST(:file_ids AS text[]))
+    )
+    insert into ingest_jobs (workspace_id, vector_store_id, file_id, size_class, turn)
+    select :workspace_id, :vector_store_id, id, size_class,
+           greatest(clock.now, last_turn) + sum(cost) over (order by size_class, file_no)
+    from new join size_classes using (size_class) cross join clock
+    order by size_class, file_no
+""")
+
+# Asks workers to let go of the jobs that somebody is about to delete or cancel. Publishing a large file holds
+# its rows for as long as it takes, so it must not wait for the lock. Null stands for every store, every file.
+_LET_GO = text(f"""
+    select pg_notify('{INGEST_CHANNEL}', CAST(id AS text)) from ingest_jobs
+    where state = 'running' and workspace_id = :workspace_id
+      and vector_store_id = coalesce(CAST(:vector_store_id AS text), vector_store_id)
+      and (CAST(:file_ids AS text[]) is null or file_id = any(CAST(:file_ids AS text[])))
+""")
+
+# Deleting a store locks it before its memberships, and so must whoever locks memberships.
+LOCK_STORE = text("""
+    select id from vector_stores where workspace_id = :workspace_id and id = :vector_store_id for key share
+""")
+
+# Cancels those of the files that are being ingested; their jobs end, and what they had staged goes.
+_LOCK_IN_PROGRESS = text("""
+    select file_id from vector_store_files
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id
+      and file_id = any(CAST(:file_ids AS text[])) and status = 'in_progress'
+    order by file_no for no key update
+""")
+_CANCEL_MEMBERSHIPS = text("""
+    update vector_store_files set status = 'cancelled'
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id
+      and file_id = any(CAST(:file_ids AS text[]))
+""")
+_CANCEL_JOBS = text("""
+    with cancelled as (
+        update ingest_jobs
+        set state = 'cancelled', lease_owner = null, lease_until = null, finished_at = now()
+        where workspace_id = :workspace_id and vector_store_id = :vector_store_id
+          and file_id = any(CAST(:file_ids AS text[])) and state in ('waiting', 'running')
+        returning id
+    )
+    delete from ingest_chunks c using cancelled where c.job_id = cancelled.id
+""")
+
+MEMBERSHIPS = """
     select m.file_id, m.vector_store_id, f.filename, m.status, m.error_code, m.error_message, m.attributes,
            m.max_chunk_size_tokens, m.chunk_overlap_tokens, m.chunk_count, m.usage_bytes, m.created_at
     from vector_store_files m join knowledge_files f on f.workspace_id = m.workspace_id and f.id = m.file_id
     where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
       and (f.expires_at is null or f.expires_at > now())
 """
-_GET_MEMBERSHIP = text(f"{_MEMBERSHIPS} and m.file_id = :file_id")
-_LOCK_MEMBERSHIP = text(f"{_MEMBERSHIPS} and m.file_id = :file_id for update of m")
-_LIST_MEMBERSHIPS = _Listing(
+_GET_MEMBERSHIP = text(f"{MEMBERSHIPS} and m.file_id = :file_id")
+_LIST_MEMBERSHIPS = Listing(
     "VectorStoreFile",
-    f"{_MEMBERSHIPS} and m.status = coalesce(CAST(:status AS text), m.status)",
+    f"{MEMBERSHIPS} and m.status = coalesce(CAST(:status AS text), m.status)",
     "m.created_at",
     "m.file_no",
     cursor=text("""
@@ -275,6 +383,7 @@ _EXPIRED_MEMBERSHIPS = text("""
 """)
 
 Parameters = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class PostgresCatalog:
@@ -304,12 +413,13 @@ class PostgresCatalog:
     ) -> Page[StoredFile]:
         parameters = {"workspace_id": workspace_id, "purpose": purpose}
         async with self._database.transaction() as connection:
-            rows, has_more = await _page(connection, _LIST_FILES, page, parameters)
+            rows, has_more = await page_of(connection, _LIST_FILES, page, parameters)
         return Page(tuple(map(stored_file, rows)), has_more)
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
         check_id("File", file_id)
         file = {"workspace_id": workspace_id, "file_id": file_id}
+        await let_go(self._database, workspace_id, file_ids=[file_id])
         key = {"workspace_id": workspace_id, "id": file_id}
         async with self._database.transaction() as connection:
             if (await connection.execute(GET_FILE, key)).one_or_none() is None:
@@ -350,12 +460,8 @@ class PostgresCatalog:
         try:
             async with self._database.transaction() as connection:
                 await connection.execute(_ADD_STORE, parameters)
-                wanted = dict.fromkeys(file_ids)
-                attached = await _attach(
-                    connection, store.workspace_id, store.id, list(wanted), None, chunking
-                )
-                for missing in wanted.keys() - attached:
-                    raise NotFound("File", missing, param="file_ids")
+                wanted = [Attachment(file_id, chunking) for file_id in dict.fromkeys(file_ids)]
+                await _attach(connection, store.workspace_id, store.id, wanted, "file_ids")
                 return await _store(connection, store.workspace_id, store.id)
         except IntegrityError as error:
             raise Conflict(
@@ -378,7 +484,7 @@ class PostgresCatalog:
 
     async def list_vector_stores(self, workspace_id: WorkspaceId, page: PageRequest) -> Page[VectorStore]:
         async with self._database.transaction() as connection:
-            rows, has_more = await _page(connection, _LIST_STORES, page, {"workspace_id": workspace_id})
+            rows, has_more = await page_of(connection, _LIST_STORES, page, {"workspace_id": workspace_id})
             return Page(tuple(await _with_counts(connection, workspace_id, rows)), has_more)
 
     async def update_vector_store(
@@ -410,6 +516,7 @@ class PostgresCatalog:
 
     async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
         check_id("VectorStore", vector_store_id)
+        await let_go(self._database, workspace_id, vector_store_id)
         async with self._database.transaction() as connection:
             store = {"workspace_id": workspace_id, "id": vector_store_id}
             if await connection.scalar(_DELETE_STORE, store) is None:
@@ -430,29 +537,13 @@ class PostgresCatalog:
         check_id("VectorStore", vector_store_id)
         check_id("File", file_id, "file_id")
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
-        for _ in range(_ATTACH_TRIES):
-            try:
-                async with self._database.transaction() as connection:
-                    await _check_active(connection, workspace_id, vector_store_id)
-                    new = await _attach(
-                        connection, workspace_id, vector_store_id, [file_id], attributes, chunking
-                    )
-                    row = (await connection.execute(_LOCK_MEMBERSHIP, key)).one_or_none()
-                    if row is not None and not new:
-                        await _attach_again(connection, key, row, attributes, chunking, chunking_given)
-                        row = (await connection.execute(_GET_MEMBERSHIP, key)).one()
-                    if row is not None:
-                        # Last, and without waiting: a store is not locked after a membership.
-                        store = {"workspace_id": workspace_id, "ids": [vector_store_id]}
-                        await connection.execute(_TOUCH_STORES, store)
-                        return _membership(row)
-                    # Neither new nor there: the file is missing, or somebody detaches it right now.
-                    file = {"workspace_id": workspace_id, "id": file_id}
-                    if (await connection.execute(GET_FILE, file)).one_or_none() is None:
-                        raise NotFound("File", file_id, param="file_id")
-            except IntegrityError:
-                pass  # store or file went while we attached; the next try finds out which
-        raise DatabaseUnavailable("The file is being attached and detached at the same time.")
+        wanted = [Attachment(file_id, chunking, chunking_given, attributes)]
+
+        async def attach_one(connection: AsyncConnection) -> VectorStoreFile:
+            await attach(connection, workspace_id, vector_store_id, wanted, param="file_id")
+            return membership((await connection.execute(_GET_MEMBERSHIP, key)).one())
+
+        return await attaching(self._database, attach_one)
 
     async def get_membership(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
@@ -463,7 +554,7 @@ class PostgresCatalog:
         async with self._database.transaction() as connection:
             if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
                 raise NotFound("VectorStoreFile", file_id)
-            return _membership(row)
+            return membership(row)
 
     async def list_memberships(
         self, workspace_id: WorkspaceId, vector_store_id: str, page: PageRequest, status: Status | None = None
@@ -474,8 +565,8 @@ class PostgresCatalog:
             store = {"workspace_id": workspace_id, "ids": [vector_store_id]}
             if (await connection.execute(_GET_STORES, store)).one_or_none() is None:
                 raise NotFound("VectorStore", vector_store_id)
-            rows, has_more = await _page(connection, _LIST_MEMBERSHIPS, page, parameters)
-        return Page(tuple(map(_membership, rows)), has_more)
+            rows, has_more = await page_of(connection, _LIST_MEMBERSHIPS, page, parameters)
+        return Page(tuple(map(membership, rows)), has_more)
 
     async def update_attributes(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str, attributes: Attributes | None
@@ -487,15 +578,30 @@ class PostgresCatalog:
             await connection.execute(_SET_ATTRIBUTES, {**key, "attributes": _json(attributes, "attributes")})
             if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
                 raise NotFound("VectorStoreFile", file_id)
-            return _membership(row)
+            return membership(row)
 
     async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
         check_id("VectorStore", vector_store_id)
         check_id("VectorStoreFile", file_id)
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
+        await let_go(self._database, workspace_id, vector_store_id, [file_id])
         async with self._database.transaction() as connection:
             if await connection.scalar(_DETACH, key) is None:
                 raise NotFound("VectorStoreFile", file_id)
+
+    async def cancel_file(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
+    ) -> VectorStoreFile:
+        check_id("VectorStore", vector_store_id)
+        check_id("VectorStoreFile", file_id)
+        key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
+        await let_go(self._database, workspace_id, vector_store_id, [file_id])
+        async with self._database.transaction() as connection:
+            await connection.execute(LOCK_STORE, key)
+            await cancel(connection, workspace_id, vector_store_id, [file_id])
+            if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
+                raise NotFound("VectorStoreFile", file_id)
+            return membership(row)
 
     # ── expiry ──
 
@@ -523,50 +629,125 @@ class PostgresCatalog:
 # ── steps within a transaction ──────────────────────────────────────────────
 
 
+class _Raced(Exception):
+    """Somebody attached a file between two of our statements."""
+
+
+async def attaching(database: Database, step: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    """The result of `step`, a transaction that attaches files; repeated where somebody was in its way.
+
+    Raises `DatabaseUnavailable` when that goes on.
+    """
+    for _ in range(_ATTACH_TRIES):
+        try:
+            async with database.transaction() as connection:
+                return await step(connection)
+        except (IntegrityError, _Raced):
+            pass  # store or file went while we attached; the next try finds out which
+    raise DatabaseUnavailable("The same files are being attached and detached right now.")
+
+
+async def attach(
+    connection: AsyncConnection,
+    workspace_id: WorkspaceId,
+    vector_store_id: str,
+    attachments: Sequence[Attachment],
+    *,
+    param: str,
+) -> None:
+    """Attach and queue the files, all or none; no file may come twice. `param` is what an error names.
+
+    Counts as activity of the store. Raises `NotFound`, `VectorStoreExpired` and `Conflict` as the port says.
+    """
+    await _check_active(connection, workspace_id, vector_store_id)
+    await _attach(connection, workspace_id, vector_store_id, attachments, param)
+    # Last, and without waiting: a store is not locked after a membership.
+    await connection.execute(_TOUCH_STORES, {"workspace_id": workspace_id, "ids": [vector_store_id]})
+
+
 async def _attach(
     connection: AsyncConnection,
     workspace_id: WorkspaceId,
     vector_store_id: str,
-    file_ids: list[str],
-    attributes: Attributes | None,
-    chunking: ChunkingStrategy,
-) -> set[str]:
-    """Attach and queue those of the files that exist and are not attached; returns which."""
-    key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id}
-    parameters = {
-        **key,
-        "file_ids": file_ids,
-        "attributes": _json(attributes, "attributes"),
-        **_sizes(chunking),
-    }
-    attached = (await connection.scalars(_ATTACH, parameters)).all()
-    if attached:
-        await connection.execute(_QUEUE, {**key, "file_ids": list(attached)})
+    attachments: Sequence[Attachment],
+    param: str,
+) -> None:
+    store = {"workspace_id": workspace_id, "vector_store_id": vector_store_id}
+    wanted = {one.file_id: one for one in attachments}
+    # Those that are attached first: inserting counts the store's files, which detaching does last.
+    attached = (await connection.execute(_LOCK_ATTACHED, store | {"file_ids": list(wanted)})).all()
+    queued = await _attach_again(connection, store, wanted, attached)
+    known = {row.file_id for row in attached}
+    if new := [one for one in attachments if one.file_id not in known]:
+        added = set((await connection.scalars(_ATTACH, store | _columns(new))).all())
+        if missing := [one.file_id for one in new if one.file_id not in added]:
+            await _say_what_is_missing(connection, store, missing, param)
+        queued |= added
+    if queued:
+        await connection.execute(_LOCK_TURNS, {"workspace_id": workspace_id})
+        await connection.execute(_QUEUE, store | {"file_ids": list(queued)} | _COSTS)
         await connection.execute(WAKE_WORKERS)
-    return set(attached)
 
 
 async def _attach_again(
     connection: AsyncConnection,
-    key: Parameters,
-    row: Row[Any],
-    attributes: Attributes | None,
-    chunking: ChunkingStrategy,
-    chunking_given: bool,
+    store: Parameters,
+    wanted: Mapping[str, Attachment],
+    rows: Sequence[Row[Any]],
+) -> set[str]:
+    """Attach files whose memberships, `rows`, stand and are locked; returns those that start over."""
+    over = [row.file_id for row in rows if row.status in ("failed", "cancelled")]
+    for row in rows:
+        again = wanted[row.file_id]
+        if row.file_id not in over and again.chunking_given and again.chunking != _chunking(row):
+            raise Conflict(
+                "The file is already attached with another chunking strategy; detach it first.",
+                param="chunking_strategy",
+            )
+    if over:
+        started_over = {**store, **_columns([wanted[file_id] for file_id in over])}
+        for statement in (_REMEMBER_END, _DROP_JOBS, _START_OVER):
+            await connection.execute(statement, started_over)
+    given = [wanted[row.file_id] for row in rows if wanted[row.file_id].attributes is not None]
+    if given:
+        await connection.execute(_REPLACE_ATTRIBUTES, {**store, **_columns(given)})
+    return set(over)
+
+
+async def _say_what_is_missing(
+    connection: AsyncConnection, store: Parameters, file_ids: Sequence[str], param: str
+) -> NoReturn:
+    """These files were neither attached anew nor before: say why."""
+    if (await connection.execute(LOCK_STORE, store)).one_or_none() is None:
+        raise NotFound("VectorStore", store["vector_store_id"])
+    known = set((await connection.scalars(_KNOWN_FILES, {**store, "file_ids": file_ids})).all())
+    for file_id in file_ids:
+        if file_id not in known:
+            raise NotFound("File", file_id, param=param)
+    raise _Raced
+
+
+async def let_go(
+    database: Database,
+    workspace_id: WorkspaceId,
+    vector_store_id: str | None = None,
+    file_ids: Sequence[str] | None = None,
 ) -> None:
-    """Attach a file whose membership, `row`, stands and is locked."""
-    if row.status in ("failed", "cancelled"):
-        await connection.execute(_DROP_JOBS, key)
-        await connection.execute(_START_OVER, {**key, **_sizes(chunking)})
-        await connection.execute(_QUEUE, {**key, "file_ids": [key["file_id"]]})
-        await connection.execute(WAKE_WORKERS)
-    elif chunking_given and chunking != _chunking(row):
-        raise Conflict(
-            "The file is already attached with another chunking strategy; detach it first.",
-            param="chunking_strategy",
-        )
-    if attributes is not None:
-        await connection.execute(_SET_ATTRIBUTES, {**key, "attributes": _json(attributes, "attributes")})
+    """Ask the workers to let go of running jobs, in a transaction of its own: heard before ours waits."""
+    jobs = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_ids": file_ids}
+    async with database.transaction() as connection:
+        await connection.execute(_LET_GO, jobs)
+
+
+async def cancel(
+    connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str, file_ids: Sequence[str]
+) -> None:
+    """Cancel those of the files whose ingest goes on; the store is locked already."""
+    store = {"workspace_id": workspace_id, "vector_store_id": vector_store_id}
+    locked = await connection.scalars(_LOCK_IN_PROGRESS, store | {"file_ids": list(file_ids)})
+    ended = store | {"file_ids": list(locked.all())}
+    await connection.execute(_CANCEL_MEMBERSHIPS, ended)
+    await connection.execute(_CANCEL_JOBS, ended)
 
 
 async def _check_active(connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str) -> None:
@@ -593,8 +774,8 @@ async def _with_counts(
     return [_vector_store(row, counts.get(row.id)) for row in rows]
 
 
-async def _page(
-    connection: AsyncConnection, listing: _Listing, page: PageRequest, parameters: Parameters
+async def page_of(
+    connection: AsyncConnection, listing: Listing, page: PageRequest, parameters: Parameters
 ) -> tuple[list[Row[Any]], bool]:
     """One page of the list, and whether more follow in the way it was read.
 
@@ -642,8 +823,14 @@ def _json(value: Mapping[str, object] | None, param: str) -> str | None:
         raise InvalidRequest(f"'{param}' holds a number that cannot be stored.", param=param) from error
 
 
-def _sizes(chunking: ChunkingStrategy) -> Parameters:
-    return {"size": chunking.max_chunk_size_tokens, "overlap": chunking.chunk_overlap_tokens}
+def _columns(attachments: Sequence[Attachment]) -> dict[str, list[Any]]:
+    """Bound values of the statements that take files as parallel arrays."""
+    return {
+        "file_ids": [one.file_id for one in attachments],
+        "attributes": [_json(one.attributes, "attributes") for one in attachments],
+        "sizes": [one.chunking.max_chunk_size_tokens for one in attachments],
+        "overlaps": [one.chunking.chunk_overlap_tokens for one in attachments],
+    }
 
 
 def _chunking(row: Row[Any]) -> ChunkingStrategy:
@@ -676,7 +863,7 @@ def _vector_store(row: Row[Any], counts: Row[Any] | None = None) -> VectorStore:
     )
 
 
-def _membership(row: Row[Any]) -> VectorStoreFile:
+def membership(row: Row[Any]) -> VectorStoreFile:
     return VectorStoreFile(
         file_id=row.file_id,
         vector_store_id=row.vector_store_id,

@@ -15,6 +15,7 @@
     ├── ChatModelNotConfigured
     ├── Unavailable                   a part Sherlock needs does not answer; transient
     │   ├── DatabaseUnavailable
+    │   ├── QueueFull
     │   ├── FileStoreUnavailable
     │   ├── EmbedderUnavailable
     │   ├── RerankerUnavailable
@@ -156,6 +157,16 @@ class DatabaseUnavailable(Unavailable):
 
     def __init__(self, message: str = "The database is unavailable.") -> None:
         super().__init__(message)
+
+
+class QueueFull(Unavailable):
+    """More jobs wait than the server takes on; the caller is asked to come back after `retry_after_s`."""
+
+    def __init__(
+        self, message: str = "Too many files wait to be ingested.", *, retry_after_s: float = 10.0
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class FileStoreUnavailable(Unavailable):

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from sherlock.rag.domain.models import (
+    Attachment,
     Attributes,
     Candidate,
     ChatRequest,
@@ -17,8 +18,11 @@ from sherlock.rag.domain.models import (
     ComponentStatus,
     EmbeddedChunk,
     Encoder,
+    FileBatch,
     IndexQuery,
     IngestJob,
+    JobRecord,
+    JobState,
     LastError,
     Lease,
     ModelEvent,
@@ -26,8 +30,10 @@ from sherlock.rag.domain.models import (
     PageRequest,
     Published,
     Purpose,
+    ResponseItem,
     Status,
     StoredFile,
+    StoredResponse,
     Upload,
     UploadPart,
     Vector,
@@ -172,6 +178,14 @@ class Catalog(Protocol):
     async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
         """Remove the membership with its jobs and chunks; the file stays. Raises `NotFound`."""
 
+    async def cancel_file(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
+    ) -> VectorStoreFile:
+        """End the file's ingest: an `in_progress` one is `cancelled`, any other stays as it is.
+
+        Raises `NotFound`.
+        """
+
     async def expire_vector_stores(self, limit: int) -> int:
         """Note of up to `limit` stores, of any workspace, that their time has passed; returns of how many."""
 
@@ -186,6 +200,51 @@ class Catalog(Protocol):
 
     async def check(self) -> None:
         """Prove that the database answers."""
+
+
+class FileBatchCatalog(Protocol):
+    """Files that are attached to a vector store together. Each method is one transaction."""
+
+    async def add(self, batch: FileBatch, attachments: Sequence[Attachment]) -> FileBatch:
+        """Attach every file as `Catalog.attach_file` does, all or none. No file may come twice.
+
+        Raises `NotFound` for the store or a file, and `Conflict` as `Catalog.attach_file` does.
+        """
+
+    async def get(self, workspace_id: WorkspaceId, vector_store_id: str, batch_id: str) -> FileBatch:
+        """With live counts, of one moment. A file that was detached is not counted any more.
+
+        A file that is attached anew after it failed or was cancelled is counted as it ended here.
+        Raises `NotFound`.
+        """
+
+    async def cancel(self, workspace_id: WorkspaceId, vector_store_id: str, batch_id: str) -> FileBatch:
+        """Cancel every file that is `in_progress`, and the batch; one that has ended stays as it is.
+
+        Raises `NotFound`.
+        """
+
+    async def list_files(
+        self,
+        workspace_id: WorkspaceId,
+        vector_store_id: str,
+        batch_id: str,
+        page: PageRequest,
+        status: Status | None = None,
+    ) -> Page[VectorStoreFile]:
+        """In the order of `Catalog.list_memberships`. Raises `NotFound` for the batch or a cursor."""
+
+
+class JobLog(Protocol):
+    """The jobs of all workspaces, for whoever runs the service: never for a tenant."""
+
+    async def list(
+        self, state: JobState | None, workspace_id: WorkspaceId | None, limit: int, before: int | None = None
+    ) -> Sequence[JobRecord]:
+        """The newest first; with `before` those that came before the job of that number."""
+
+    async def get(self, job_id: int) -> JobRecord:
+        """Raises `NotFound`."""
 
 
 class UploadRecords(Protocol):
@@ -253,6 +312,50 @@ class UploadRecords(Protocol):
         """
 
 
+class ResponseStore(Protocol):
+    """Responses and their items, whatever characters their texts hold. Each method is one transaction.
+
+    A response and those it builds upon, by `previous_id`, are a conversation; it may branch.
+    """
+
+    async def add(self, response: StoredResponse) -> None:
+        """Raises `Conflict` when the id is taken."""
+
+    async def get(self, workspace_id: WorkspaceId, response_id: str) -> StoredResponse:
+        """Raises `NotFound`."""
+
+    async def context(self, workspace_id: WorkspaceId, response_id: str) -> tuple[ResponseItem, ...]:
+        """Input and output of the response and of all that it builds upon, in the order they came.
+
+        Without `file_search_call`s, which are done anew. Raises `NotFound` (param `previous_response_id`) for
+        the response or one before it that was deleted, and `InvalidRequest` for items of more than
+        `MAX_CONTEXT_BYTES`, before any is read.
+        """
+
+    async def find_items(
+        self, workspace_id: WorkspaceId, item_ids: Sequence[str]
+    ) -> Mapping[str, ResponseItem]:
+        """Those of the ids that stand in some response, the newest of each."""
+
+    async def list_input_items(
+        self, workspace_id: WorkspaceId, response_id: str, page: PageRequest
+    ) -> Page[ResponseItem]:
+        """What the response was made from: all items before it that are still stored, and its own input.
+
+        In the order they came. Raises `NotFound` for the response or a cursor.
+        """
+
+    async def delete(self, workspace_id: WorkspaceId, response_id: str) -> None:
+        """Remove the response and its items, not those of its conversation. Raises `NotFound`."""
+
+    async def delete_expired(self, limit: int) -> int:
+        """Remove, in all workspaces, at most `limit` responses that have outlived `RESPONSE_LIFE_S`.
+
+        None of a conversation that has gone on since. Returns how many went; fewer than `limit`: no more are
+        left.
+        """
+
+
 class IngestQueue(Protocol):
     """Durable jobs. A worker that dies loses its lease when it runs out, and the job is taken up again.
 
@@ -260,9 +363,17 @@ class IngestQueue(Protocol):
     """
 
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
-        """The oldest job that is due, leased to `owner`; `None` when there is none.
+        """The job that is due and whose turn it is, leased to `owner`; `None` when none is due.
 
+        Workspaces whose files wait are served alike, measured in bytes. Within a workspace no file waits for
+        larger ones (of another size class); of one size class the oldest comes first.
         A job whose lease ran out is due. One that has used up its attempts is failed here, not claimed.
+        """
+
+    async def watch(self, lease: Lease) -> None:
+        """Return when work on the job is of no use any more: the lease was lost, or the file cancelled.
+
+        Also when somebody waits to delete or cancel the file and the job is in the way. Within 2 s.
         """
 
     async def renew(self, lease: Lease, lease_s: float) -> None:
@@ -290,6 +401,9 @@ class IngestQueue(Protocol):
 
     async def depth(self) -> int:
         """Jobs that wait or run."""
+
+    async def waiting(self, limit: int) -> int:
+        """Jobs that wait, counted no further than `limit`."""
 
     async def wait_for_work(self, timeout_s: float) -> None:
         """Return when a job was queued, or after `timeout_s`; spurious returns are allowed."""
