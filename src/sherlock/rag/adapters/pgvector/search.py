@@ -58,9 +58,9 @@ _SEARCH_SETTINGS = text(f"""
 
 # Sizes of each store and of the part of it that qualifies: {filter} is a condition on m.attributes. The
 # numbers of the files that qualify come only when not all do. A chunk is found as soon as it is published, a
-# moment before its membership is `completed`; one of a cancelled or failed membership is not, nor one of a file
-# that has expired and waits to be removed; mostly there is none, and then no file is looked up. "offset 0" has
-# the condition worked out once a file rather than once a sum: 19 ms instead of 30 at 90,000 files.
+# moment before its membership is `completed`; one of a cancelled or failed membership is not, nor one of a
+# file that has expired and waits to be removed. Mostly there is none, and then no file is looked up. "offset
+# 0" has the condition worked out once a file rather than once a sum: 19 ms instead of 30 at 90,000 files.
 _STORES = """
     with expired as materialized (
         select file_no from knowledge_files where workspace_id = :workspace and expires_at <= now()
