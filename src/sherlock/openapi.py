@@ -32,7 +32,7 @@ SECURITY_SCHEMES = {
     "bearer": {
         "type": "http",
         "scheme": "bearer",
-        "description": "OpenAI's clients always send a key; where the server has none of its own, any will do.",
+        "description": "OpenAI clients always send a key; where the server has none of its own, any will do.",
     }
 }
 OPTIONAL_BEARER: list[dict[str, list[str]]] = [{"bearer": []}, {}]
