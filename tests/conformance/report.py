@@ -31,6 +31,7 @@ def found(run: Run, row: Row) -> list[str]:
 
 
 def wrong_with(run: Run, key: str) -> list[str]:
+    """Of any row that ran."""
     failure = run.failures[key]
     return ([failure] if failure else []) + [
         fault for exchange in run.of_row(key) for fault in faults(exchange)
