@@ -7,6 +7,8 @@ import zipfile
 from collections.abc import Mapping
 from email.message import EmailMessage
 
+from reportlab.pdfgen.canvas import Canvas
+
 RELATIONS = "_rels/.rels"
 _W = 'xmlns:w="urn:w"'
 _OFFICE = " ".join(
@@ -143,6 +145,22 @@ def notebook(*cells: tuple[str, list[str], list[dict[str, object]]]) -> str:
             ],
         }
     )
+
+
+def pdf(*pages: tuple[str, ...], bookmarks: Mapping[str, tuple[int, int]] | None = None) -> bytes:
+    """Pages as their lines; bookmarks as title -> (page from 0, level)."""
+    content = io.BytesIO()
+    canvas = Canvas(content)
+    for number, lines in enumerate(pages):
+        for title, (page, level) in (bookmarks or {}).items():
+            if page == number:
+                canvas.bookmarkPage(title)
+                canvas.addOutlineEntry(title, title, level)
+        for at, line in enumerate(lines):
+            canvas.drawString(72, 760 - 20 * at, line)
+        canvas.showPage()
+    canvas.save()
+    return content.getvalue()
 
 
 # ── Outlook messages ────────────────────────────────────────────────────────

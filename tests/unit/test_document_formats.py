@@ -38,6 +38,46 @@ def text_of(sections: list[Section]) -> str:
     return "".join(section.text for section in sections)
 
 
+# ── PDF ─────────────────────────────────────────────────────────────────────
+
+
+def test_bookmarks_are_headings(read: Read):
+    content = documents.pdf(
+        ("Preface", "to the handbook"),
+        ("end of it", "1 Pumps", "move water", "1.1  The valve", "opens"),
+        ("and closes",),
+        bookmarks={"Preface": (0, 0), "Pumps": (1, 0), "1.1 The valve": (1, 1)},
+    )
+    assert [(page, heading, text.split()) for page, heading, text in found(read("a.pdf", content))] == [
+        (1, "Preface", ["Preface", "to", "the", "handbook"]),
+        (2, "Preface", ["end", "of", "it"]),
+        (2, "Pumps", ["1", "Pumps", "move", "water"]),
+        (2, "Pumps > 1.1 The valve", ["1.1", "The", "valve", "opens"]),
+        (3, "Pumps > 1.1 The valve", ["and", "closes"]),
+    ]
+
+
+def test_headers_and_footers_are_kept_once(read: Read):
+    words = [[f"line {page}{line}" for line in "abcd"] for page in "pqrst"]
+    pages = [
+        ("Pump handbook", f"Part {'one' if at < 3 else 'two'}", *lines, f"page {at + 11} of 15")
+        for at, lines in enumerate(words)
+    ]
+    texts = [section.text.strip().splitlines() for section in read("a.pdf", documents.pdf(*pages))]
+    assert texts[0] == ["Pump handbook", "Part one", *words[0], "page 11 of 15"]
+    assert texts[1:3] == words[1:3]
+    assert texts[3:] == [["Part two", *words[3]], ["Part two", *words[4]]]
+
+
+def test_short_pages_that_repeat_are_kept(read: Read):
+    assert text_of(read("a.pdf", documents.pdf(*[("Stop", "here")] * 5))).split() == ["Stop", "here"] * 5
+
+
+def test_scans_are_told_with_their_pages(read: Read):
+    with pytest.raises(InvalidFile, match=r"no text: its pages \(3\) .* OCR is off"):
+        read("a.pdf", documents.pdf((), (), ()))
+
+
 # ── presentations ───────────────────────────────────────────────────────────
 
 TABLE = (
