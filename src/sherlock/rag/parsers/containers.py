@@ -1,6 +1,5 @@
 """What is inside a zip archive or an OLE container, as office documents, e-books and messages are."""
 
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -10,7 +9,7 @@ import olefile
 from sherlock.rag.domain.errors import InvalidFile, UnsupportedFile
 from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import epub, mail, office, opendocument, sheets, slides
-from sherlock.rag.parsers.package import FOREIGN, Package
+from sherlock.rag.parsers.package import FOREIGN, unzipped
 
 Parser = Callable[[Path], Iterator[Section]]
 
@@ -62,8 +61,7 @@ def parser_of(path: Path, extension: str) -> Parser:
 
 def _of_zip(path: Path, extension: str) -> Parser:
     try:
-        with zipfile.ZipFile(path) as archive:
-            package = Package(archive)
+        with unzipped(path) as package:
             kind = b"".join(package.pieces("mimetype"))[:100] if "mimetype" in package.names else b""
             if kind.startswith(b"application/vnd.oasis.opendocument."):
                 return opendocument.parse

@@ -1,7 +1,9 @@
 """Zip packages of XML parts, as office documents and e-books are: read as a stream, within limits."""
 
 import contextlib
+import errno
 import posixpath
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Set
@@ -19,7 +21,8 @@ _MAX_ELEMENTS: Final = 1 << 19  # held at once: of a paragraph, a row, a note, o
 _PIECE_BYTES: Final = 1 << 20
 
 FOREIGN: Final = (
-    zipfile.BadZipFile, zlib.error, ElementTree.ParseError, EOFError, LookupError, RuntimeError, ValueError,
+    zipfile.BadZipFile, zlib.error, struct.error, ElementTree.ParseError, EOFError, ArithmeticError,
+    LookupError, RuntimeError, ValueError,
 )  # fmt: skip
 """What the standard library raises for archives and XML that are damaged."""
 
@@ -36,10 +39,22 @@ class Relation(NamedTuple):
 def opened(path: Path, what: str) -> Iterator["Package"]:
     """The package in a file; whatever is damaged while it is read is `InvalidFile`, naming `what` it is."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            yield Package(archive)
+        with unzipped(path) as package:
+            yield package
     except FOREIGN:
         raise InvalidFile(f"The {what} is damaged and cannot be opened.") from None
+
+
+@contextlib.contextmanager
+def unzipped(path: Path) -> Iterator["Package"]:
+    """As `opened`, but what is damaged raises one of `FOREIGN`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield Package(archive)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # the archive says that a part begins before the file does
+            raise zipfile.BadZipFile from None
+        raise
 
 
 class Package:
