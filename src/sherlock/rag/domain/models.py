@@ -258,6 +258,8 @@ class Section:
     """Counted from 1."""
     heading: str | None = None
     """The heading in force, outermost first, joined by " > "."""
+    records: bool = False
+    """Whether each line is a record, such as a table's row, to be kept in one piece where it fits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def parse(path: Path, filename: str) -> Iterator[Section]:
         clean = _storable(section.text)
         blank = blank and not clean.strip()
         heading = _storable(section.heading[:_LONGEST_HEADING]) if section.heading else None
-        yield Section(clean, section.page, heading)
+        yield Section(clean, section.page, heading, section.records)
     if blank:
         raise InvalidFile("The file contains no text.")
 

@@ -108,7 +108,7 @@ def _sheets(package: Package) -> Iterator[Section]:
         titled = chain.from_iterable(
             (f"{name}\n\n", line) if at == 0 else (line,) for at, line in enumerate(lines)
         )
-        yield from text.gather(chain(titled, ["\n"]), name or None)
+        yield from text.gather(chain(titled, ["\n"]), name or None, records=True)
 
 
 def _sheet_rows(package: Package) -> Iterator[tuple[tuple[int, str], Row]]:

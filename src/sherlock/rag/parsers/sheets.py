@@ -57,7 +57,7 @@ def _sheet(name: str, lines: Iterable[str], loose: Iterable[str]) -> Iterator[Se
         if written:
             yield "\n"
 
-    return text.gather(titled(), name or None)
+    return text.gather(titled(), name or None, records=True)
 
 
 class _Workbook:

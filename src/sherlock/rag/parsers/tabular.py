@@ -35,7 +35,7 @@ def parse_csv(path: Path) -> Iterator[Section]:
             for record in _records(lines, delimiter)
             if any(field.strip() for field in record)
         )
-        yield from text.gather(_record_lines(records, delimiter))
+        yield from text.gather(_record_lines(records, delimiter), records=True)
 
 
 def parse_json(path: Path) -> Iterator[Section]:

@@ -95,16 +95,16 @@ def lines(file: TextIO, longest: int = BLOCK_CHARS) -> Iterator[str]:
         yield line
 
 
-def gather(pieces: Iterable[str], heading: str | None = None) -> Iterator[Section]:
+def gather(pieces: Iterable[str], heading: str | None = None, *, records: bool = False) -> Iterator[Section]:
     """Small pieces joined to sections of about `BLOCK_CHARS`."""
     block, size = io.StringIO(), 0
     for piece in pieces:
         size += block.write(piece)
         if size >= BLOCK_CHARS:
-            yield Section(block.getvalue(), heading=heading)
+            yield Section(block.getvalue(), heading=heading, records=records)
             block, size = io.StringIO(), 0
     if size:
-        yield Section(block.getvalue(), heading=heading)
+        yield Section(block.getvalue(), heading=heading, records=records)
 
 
 # ── encodings ───────────────────────────────────────────────────────────────
