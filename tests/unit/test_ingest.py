@@ -111,6 +111,15 @@ async def test_a_document_becomes_chunks(bench: Bench):
     assert (member.status, member.chunk_count) == ("completed", published.chunk_count)
 
 
+async def test_chunks_are_encoded_below_their_heading(bench: Bench):
+    job = await bench.job("pump.md", b"# Pump\nIt moves water.\n## Valve\n" + b"It opens. " * 600)
+    await bench.ingestor.run(job)
+    first, *_, last = (text for batch in bench.embedder.asked for text in batch)
+    assert first.startswith("Pump\n# Pump\nIt moves water.")
+    assert last.startswith("Pump > Valve\nIt opens.")
+    assert "Pump > Valve" not in await bench.text(job)
+
+
 async def test_long_documents_go_in_batches(bench: Bench):
     job = await bench.job("long.txt", long_text().encode())
     published = await bench.ingestor.run(job)

@@ -97,7 +97,7 @@ class Ingestor:
         if not chunks:
             return
         with stage("ingest.embed", chunks=len(chunks)) as span:
-            windows = await self.embedder.embed_documents([made.text for made in chunks])
+            windows = await self.embedder.embed_documents([made.text_in_context for made in chunks])
             span.set_attribute("windows", sum(map(len, windows)))
             embedded = [EmbeddedChunk(made, parts) for made, parts in zip(chunks, windows, strict=True)]
             await self.index.stage(job.lease, embedded)

@@ -273,6 +273,11 @@ class Chunk:
     page: int | None = None
     heading: str | None = None
 
+    @property
+    def text_in_context(self) -> str:
+        """What is encoded: the text below its heading, which is no part of the text that is cited."""
+        return f"{self.heading}\n{self.text}" if self.heading else self.text
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedChunk:
