@@ -457,6 +457,10 @@ MEGABYTE = 1 << 20
         ("a.json", "[" * MEGABYTE),
         ("a.jsonl", '{"a":' * (MEGABYTE // 5)),
         ("a.txt", "\n" * MEGABYTE + "x"),
+        ("a.eml", "Subject: " + "=?utf-8?q?a?= " * (MEGABYTE // 20) + "\n\nbody"),
+        ("a.xml", "<a>" + "<b x='1'>y</b>" * (MEGABYTE // 16) + "</a>"),
+        ("a.java", "public static a b c d e f (" + "," * MEGABYTE),
+        ("a.py", '"' * (MEGABYTE - 4)),
     ],
     ids=lambda value: value[:16] if isinstance(value, str) else "",
 )
