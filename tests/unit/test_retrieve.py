@@ -119,6 +119,15 @@ async def test_a_limit_over_the_candidates_is_still_served(library: Library) -> 
     assert len((await library.search("pump", limit=9)).results) == 9
 
 
+async def test_a_file_in_two_stores_is_found_once(library: Library) -> None:
+    await library.add_store("vs_2")
+    await library.ingest("vs_2", "file-b", [CODE, PUMP])
+    both = await library.search("error code KX-4471", stores=("vs_1", "vs_2"))
+    found = [result.candidate.text for result in both.results]
+    assert found[0] == CODE
+    assert len(found) == len(set(found)) == len((await library.search("error code KX-4471")).results)
+
+
 async def test_keywords_alone_need_no_encoder(library: Library) -> None:
     class Broken(HashEmbedder):
         async def embed_query(self, text: str) -> Vector:
