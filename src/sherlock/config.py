@@ -86,6 +86,10 @@ class Settings(BaseSettings):
     """Jobs that one worker process runs side by side."""
     job_lease_s: float = Field(30.0, ge=1)
     """How long a killed worker's job stays untouched; a living worker renews three times as often."""
+    job_memory_bytes: int = Field(1 << 30, ge=256 << 20)
+    """What the process that reads a file may hold; it begins with some 80 MB."""
+    job_timeout_s: float = Field(900.0, ge=1)
+    """Bounds the time of reading one file, not of embedding it: 10 MB of text take some 10 s."""
 
     @field_validator("llm_base_url")
     @classmethod

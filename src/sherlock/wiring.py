@@ -83,7 +83,7 @@ async def open_services(settings: Settings, *, warm_up: Collection[Model] = ()) 
             checks["llm"] = chat_model.status
         rag = None
         if settings.rag_enabled:
-            rag = await _rag(settings, counter, checks, stack, warm_up)
+            rag = await _rag(settings, checks, stack, warm_up)
         chat = Chat(
             chat_model,
             rag.retriever if rag else None,
@@ -106,7 +106,6 @@ async def migrate(settings: Settings) -> None:
 
 async def _rag(
     settings: Settings,
-    counter: TokenCounter,
     checks: dict[str, Check],
     stack: AsyncExitStack,
     warm_up: Collection[Model],
@@ -115,6 +114,7 @@ async def _rag(
     from sherlock.rag.adapters.pgvector import PgvectorIndex
     from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
     from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
+    from sherlock.rag.adapters.reading_process import ProcessReader
     from sherlock.rag.application.files import Files
     from sherlock.rag.application.ingest import Ingestor
     from sherlock.rag.application.vector_stores import VectorStores
@@ -127,6 +127,8 @@ async def _rag(
     index = PgvectorIndex(database)
     queue = PostgresIngestQueue(database)
     stack.push_async_callback(queue.close)
+    reader = ProcessReader(memory_bytes=settings.job_memory_bytes, timeout_s=settings.job_timeout_s)
+    stack.push_async_callback(reader.close)
     checks["postgres"] = proven_by(database.check)
     checks["file_store"] = proven_by(file_store.check)
     checks["embedder"] = embedder.status
@@ -149,7 +151,7 @@ async def _rag(
             rerank_budget_s=settings.rerank_budget_ms / 1000,
         ),
         embedder=embedder,
-        ingestor=Ingestor(file_store, index, embedder, counter),
+        ingestor=Ingestor(file_store, index, embedder, reader),
         queue=queue,
     )
 
