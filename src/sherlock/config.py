@@ -89,7 +89,7 @@ class Settings(BaseSettings):
     job_memory_bytes: int = Field(1 << 30, ge=256 << 20)
     """What the process that reads a file may hold; it begins with some 80 MB."""
     job_timeout_s: float = Field(900.0, ge=1)
-    """Bounds the time of reading one file, not of embedding it: 10 MB of text take some 10 s."""
+    """Longest time to read one file into chunks, not to embed them: 1 MB of text takes about a second."""
 
     @field_validator("llm_base_url")
     @classmethod

@@ -25,6 +25,7 @@ from sherlock.rag.application.ingest import Ingestor, retry_delay_s
 from sherlock.rag.domain.errors import IngestError, LeaseLost, Unavailable
 from sherlock.rag.domain.models import IngestJob, LastError, Lease
 from sherlock.rag.domain.ports import IngestQueue
+from sherlock.rag.working_folders import remove_abandoned
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +155,8 @@ class Worker:
 async def serve(settings: Settings, *, parent: int = 0) -> None:
     """The worker process; with `parent`, it stops when that process is no longer its parent."""
     observability.configure(settings.log_level)
+    if removed := remove_abandoned():
+        log.info("removed what killed workers left behind", extra={"folders": removed})
 
     async def work(stop: asyncio.Event) -> None:
         async with (

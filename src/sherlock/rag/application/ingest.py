@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from sherlock.rag.domain.errors import FileStoreUnavailable, IngestError, NotFou
 from sherlock.rag.domain.models import Chunk, EmbeddedChunk, IngestJob, Published, blob_key
 from sherlock.rag.domain.ports import ChunkIndex, DocumentReader, Embedder, FileStore
 from sherlock.rag.threads import run_in_thread
+from sherlock.rag.working_folders import working_folder
 
 FIRST_RETRY_S: Final = 2.0
 LONGEST_RETRY_S: Final = 60.0
@@ -40,8 +40,8 @@ class Ingestor:
                 f"{self.embedder.encoder.name}."
             )
         staged = await self.index.staged(job.lease)
-        with tempfile.TemporaryDirectory(prefix="sherlock-ingest-") as folder:
-            path = Path(folder) / "file"
+        with working_folder() as folder:
+            path = folder / "file"
             await self._fetch(job, path)
             chunk_count = await self._stage_all(job, path, staged)
         with stage("ingest.publish", chunks=chunk_count):
