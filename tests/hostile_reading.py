@@ -66,7 +66,7 @@ def share(notes: Path) -> Iterator[Section]:
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     read_write, shared_anonymous = 3, 0x21
-    size = 1 << 29
+    size = 320 << 20
     where = library.mmap(None, size, read_write, shared_anonymous, -1, 0)
     ctypes.memset(where, 1, size)
     time.sleep(3600)

@@ -68,7 +68,10 @@ class Memory:
         while not self._done.wait(0.2):
             try:
                 self.worker = max(self.worker, self._worker.memory_info().rss)
-                held = [child.memory_info().rss for child in self._worker.children()]
+                children = self._worker.children()
+                held = [
+                    child.memory_info().rss for child in children if "sherlock.rag.reading" in child.cmdline()
+                ]
             except psutil.NoSuchProcess:
                 continue
             self.reader = max([self.reader, *held])
