@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from sherlock import local_models
 from sherlock.config import Settings
 from sherlock.graph import Chat
+from sherlock.ingest_progress import ProgressMessages
 from sherlock.process import cancelled
 from sherlock.rag.adapters.chat_model import OpenAIChatModel
 from sherlock.rag.application.retrieve import Retriever
 from sherlock.rag.domain.errors import RagDisabled, Unavailable
+from sherlock.rag.domain.messages import IngestProgress, IngestRequests, MessageBroker, Silent
 from sherlock.rag.domain.models import ChunkingStrategy
 from sherlock.rag.domain.ports import ChatModel, Embedder, FileStore, IngestQueue, Reranker, TokenCounter
 from sherlock.rag.tokens import Cl100kCounter
@@ -45,6 +47,7 @@ class Rag:
     embedder: Embedder
     ingestor: "Ingestor"
     queue: IngestQueue
+    ingest_requests: IngestRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class Services:
     """`None`: RAG is off."""
     counter: TokenCounter
     readiness: Readiness
+    broker: MessageBroker | None = None
+    """`None`: messages are off. It connects when it is started."""
 
     def require_rag(self) -> Rag:
         if self.rag is None:
@@ -81,9 +86,14 @@ async def open_services(settings: Settings, *, warm_up: Collection[Model] = ()) 
         checks: dict[str, Check] = dict.fromkeys(parts, off)
         if chat_model is not None:
             checks["llm"] = chat_model.status
+        broker = _broker(settings, stack)
+        progress: IngestProgress = Silent()
+        if broker is not None:
+            checks["nats"] = broker.status
+            progress = ProgressMessages(broker)
         rag = None
         if settings.rag_enabled:
-            rag = await _rag(settings, counter, checks, stack, warm_up)
+            rag = await _rag(settings, counter, checks, stack, warm_up, progress)
         chat = Chat(
             chat_model,
             rag.retriever if rag else None,
@@ -91,7 +101,7 @@ async def open_services(settings: Settings, *, warm_up: Collection[Model] = ()) 
             system_prompt=settings.system_prompt,
             trim_history=settings.chat_provider == "local",
         )
-        yield Services(settings, chat, chat_model, rag, counter, Readiness(checks))
+        yield Services(settings, chat, chat_model, rag, counter, Readiness(checks), broker)
 
 
 async def migrate(settings: Settings) -> None:
@@ -110,10 +120,12 @@ async def _rag(
     checks: dict[str, Check],
     stack: AsyncExitStack,
     warm_up: Collection[Model],
+    progress: IngestProgress,
 ) -> Rag:
     # Imported here, as in the other parts: a gateway without RAG starts without them.
     from sherlock.rag.adapters.pgvector import PgvectorIndex
     from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
+    from sherlock.rag.adapters.postgres_ingest_requests import PostgresIngestRequests
     from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
     from sherlock.rag.application.files import Files
     from sherlock.rag.application.ingest import Ingestor
@@ -127,6 +139,8 @@ async def _rag(
     index = PgvectorIndex(database)
     queue = PostgresIngestQueue(database)
     stack.push_async_callback(queue.close)
+    ingest_requests = PostgresIngestRequests(database)
+    stack.push_async_callback(ingest_requests.close)
     checks["postgres"] = proven_by(database.check)
     checks["file_store"] = proven_by(file_store.check)
     checks["embedder"] = embedder.status
@@ -149,8 +163,9 @@ async def _rag(
             rerank_budget_s=settings.rerank_budget_ms / 1000,
         ),
         embedder=embedder,
-        ingestor=Ingestor(file_store, index, embedder, counter),
+        ingestor=Ingestor(file_store, index, embedder, counter, progress),
         queue=queue,
+        ingest_requests=ingest_requests,
     )
 
 
@@ -249,6 +264,17 @@ def _file_store(settings: Settings, stack: AsyncExitStack) -> FileStore:
     )
     stack.push_async_callback(bucket.close)
     return bucket
+
+
+def _broker(settings: Settings, stack: AsyncExitStack) -> MessageBroker | None:
+    url = settings.nats_url.get_secret_value()
+    if not url:
+        return None
+    from sherlock.rag.adapters.nats_broker import NatsBroker
+
+    broker = NatsBroker(url, name="sherlock")
+    stack.push_async_callback(broker.close)
+    return broker
 
 
 async def _owner_url(settings: Settings, stack: AsyncExitStack) -> str:

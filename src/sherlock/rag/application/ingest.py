@@ -4,7 +4,7 @@ import hashlib
 import tempfile
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from sherlock.rag.domain.errors import (
     SherlockError,
     Unavailable,
 )
+from sherlock.rag.domain.messages import IngestProgress, Silent
 from sherlock.rag.domain.models import Chunk, EmbeddedChunk, IngestJob, Published, blob_key
 from sherlock.rag.domain.ports import ChunkIndex, Embedder, FileStore, TokenCounter
 from sherlock.rag.threads import run_in_thread
@@ -42,6 +43,7 @@ class Ingestor:
     index: ChunkIndex
     embedder: Embedder
     counter: TokenCounter
+    progress: IngestProgress = field(default_factory=Silent)
 
     async def run(self, job: IngestJob) -> Published:
         """Make the file searchable in its store; a repeated run goes on where the last one ended.
@@ -58,13 +60,17 @@ class Ingestor:
         chunk_count = 0
         with tempfile.TemporaryDirectory(prefix="sherlock-ingest-") as folder:
             path = Path(folder) / "file"
+            await self.progress.report(job, "fetch")
             await self._fetch(job, path)
+            await self.progress.report(job, "embed")
             async with aclosing(self._chunks(job, path)) as batches:
                 async for batch in batches:
                     chunk_count += len(batch)
                     await self._embed(
                         job, [made for made in batch if staged.get(made.index) != _digest(made)]
                     )
+                    await self.progress.report(job, "embed", chunk_count)
+        await self.progress.report(job, "publish", chunk_count)
         with stage("ingest.publish", chunks=chunk_count):
             return await self.index.publish(job.lease, chunk_count)
 

@@ -16,6 +16,7 @@
     │   ├── FileStoreUnavailable
     │   ├── EmbedderUnavailable
     │   ├── RerankerUnavailable
+    │   ├── MessagingUnavailable
     │   └── ChatModelUnavailable
     │       ├── ChatModelRateLimited
     │       └── ChatModelMisconfigured    the exception: repeating cannot help
@@ -150,6 +151,10 @@ class EmbedderUnavailable(Unavailable):
 
 class RerankerUnavailable(Unavailable):
     """The cross-encoder is not loaded or failed."""
+
+
+class MessagingUnavailable(Unavailable):
+    """The message server cannot be reached, or refuses what we need of it."""
 
 
 class ChatModelUnavailable(Unavailable):
