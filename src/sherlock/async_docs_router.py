@@ -1,4 +1,4 @@
-"""`/async-docs`: the messages for people to read, `/asyncapi.json` for programs. Nothing comes from elsewhere."""
+"""`/async-docs`: the messages for people to read, `/asyncapi.json` for programs; nothing from elsewhere."""
 
 import functools
 import json
@@ -19,7 +19,8 @@ body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h2 { margin-top: 2.5rem; border-top: 1px solid #8886; padding-top: 1rem; }
 code, pre { font-family: ui-monospace, monospace; font-size: 0.9em; }
 table { border-collapse: collapse; width: 100%; }
-td, th { text-align: left; vertical-align: top; padding: 0.2rem 0.8rem 0.2rem 0; border-bottom: 1px solid #8883; }
+td, th { text-align: left; vertical-align: top; padding: 0.2rem 0.8rem 0.2rem 0;
+  border-bottom: 1px solid #8883; }
 nav a { margin-right: 1rem; }
 """
 HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}

@@ -1,4 +1,4 @@
-"""The AsyncAPI document (3.0) of the messages, made from their models, as FastAPI makes OpenAPI's from its routes.
+"""The AsyncAPI document (3.0) of the messages, made from their models, as OpenAPI's is from the routes.
 
 `contracts/asyncapi.yaml` holds it as it is published; a test keeps the two equal.
 """
@@ -26,16 +26,18 @@ QUEUE_GROUP = "sherlock_workers"
 """The default of `SHERLOCK_NATS_QUEUE_GROUP`."""
 
 DESCRIPTION = f"""\
-Requests reach one Sherlock of the queue group `{QUEUE_GROUP}`. Search, embed and chat are core NATS: a request with a \
-reply inbox is answered there and on the result subject, one without on the result subject. Every result echoes \
-`request_id` and the ids of its request, and has `error`: null, or a sentence that says what is wrong. A result that \
-is larger than the server's `max_payload` is replaced by such an error (`error_code` `result_too_large`).
+Requests reach one Sherlock of the queue group `{QUEUE_GROUP}`. Search, embed and chat are core NATS: a \
+request with a reply inbox is answered there and on the result subject, one without on the result subject. \
+Every result echoes `request_id` and the ids of its request, and has `error`: null, or a sentence that \
+says what is wrong. A result that is larger than the server's `max_payload` is replaced by such an error \
+(`error_code` `result_too_large`).
 
-Ingest requests are kept in the JetStream stream `{INGEST_STREAM}` until they are taken: one published while no \
-Sherlock runs is done when one starts. The reply to the request is JetStream's own acknowledgement; the result goes \
-to the result subject and to the subject named in the header `{REPLY_TO_HEADER}`. Results of ingests come at least \
-once, a repeated one with the same `Nats-Msg-Id`. A request that can never be done is answered with an error, and \
-kept in the stream `{INGEST_STREAM}_PARKED` with the reason.
+Ingest requests are kept in the JetStream stream `{INGEST_STREAM}` until they are taken: one published \
+while no Sherlock runs is done when one starts. The reply to the request is JetStream's own \
+acknowledgement; the result goes to the result subject and to the subject named in the header \
+`{REPLY_TO_HEADER}`. Results of ingests come at least once, a repeated one with the same `Nats-Msg-Id`. A \
+request that can never be done is answered with an error, and kept in the stream `{INGEST_STREAM}_PARKED` \
+with the reason.
 
 With RAG off every subject below `sherlock.v1.rag` answers `error_code` `rag_disabled`."""
 

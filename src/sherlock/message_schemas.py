@@ -6,7 +6,7 @@ request named, and `error`: a plain sentence, or `null`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from pydantic import (
@@ -23,7 +23,15 @@ from typing_extensions import TypedDict
 from sherlock.chat_schemas import MAX_MESSAGES, ChatCompletion, ChatCompletionRequest, ChatMessageInput
 from sherlock.embedding_schemas import MAX_INPUTS, InputText
 from sherlock.rag.domain.errors import InvalidRequest
-from sherlock.rag.domain.models import Attributes, ChatRequest, FileSearch, Result, Retrieval, SearchQuery
+from sherlock.rag.domain.models import (
+    Attributes,
+    ChatRequest,
+    FileSearch,
+    Result,
+    Retrieval,
+    SearchOptions,
+    SearchQuery,
+)
 from sherlock.schemas import Text
 from sherlock.search_schemas import MAX_QUERY_CHARS, QueryText, RetrievalObject, retrieval_object
 
@@ -94,6 +102,12 @@ class IngestMessage(MessageModel):
     )
 
 
+def search_options(
+    limit: int, alpha: float | None, default_alpha: float, *, rewrite: bool = False
+) -> SearchOptions:
+    return SearchOptions(limit, default_alpha if alpha is None else alpha, rewrite=rewrite)
+
+
 class SearchMessage(MessageModel):
     IDS: ClassVar[Mapping[str, tuple[str, ...]]] = STORE_IDS
 
@@ -103,12 +117,8 @@ class SearchMessage(MessageModel):
     top_k: int | None = Field(None, ge=1, le=50)
 
     def to_query(self, default_limit: int, default_alpha: float) -> SearchQuery:
-        return SearchQuery(
-            texts=(self.query,),
-            vector_store_ids=tuple(self.vector_store_ids),
-            limit=self.top_k or default_limit,
-            alpha=default_alpha if self.hybrid_alpha is None else self.hybrid_alpha,
-        )
+        options = search_options(self.top_k or default_limit, self.hybrid_alpha, default_alpha)
+        return SearchQuery((self.query,), tuple(self.vector_store_ids), options)
 
 
 class EmbedMessage(MessageModel):
@@ -147,11 +157,8 @@ class RagChatMessage(MessageModel):
         """Raises `InvalidRequest`, as chat over HTTP does."""
         messages = self.messages or [ChatMessageInput(role="user", content=self.text)]
         asked = ChatCompletionRequest(model=model, messages=messages).to_domain(default_limit, default_alpha)
-        search = FileSearch(
-            vector_store_ids=tuple(self.vector_store_ids),
-            limit=self.top_k or default_limit,
-            alpha=default_alpha if self.hybrid_alpha is None else self.hybrid_alpha,
-        )
+        options = search_options(self.top_k or default_limit, self.hybrid_alpha, default_alpha, rewrite=True)
+        search = FileSearch(tuple(self.vector_store_ids), options)
         return ChatRequest(asked.model, asked.messages, search if self.vector_store_ids else None)
 
 
@@ -284,6 +291,8 @@ class Exchange:
     request: type[IngestMessage | SearchMessage | EmbedMessage | RagChatMessage | PlainChatMessage]
     result: type[IngestResult | SearchResult | EmbedResult | ChatResult]
     summary: str
+    when_failed: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Members of a result that a failure has, too, beside the error."""
 
 
 INGEST = Exchange(
@@ -293,6 +302,7 @@ INGEST = Exchange(
     IngestMessage,
     IngestResult,
     "Ingest a stored file into a vector store.",
+    when_failed={"file_id": None, "vector_store_id": None, "status": "failed", "chunk_count": 0},
 )
 SEARCH = Exchange(
     "search",

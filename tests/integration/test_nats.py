@@ -329,7 +329,7 @@ async def test_poison_is_parked_with_the_reason(running: Served, client: Client,
 async def until_empty(client: Client) -> None:
     stream = client.jetstream()
     async with asyncio.timeout(WAIT_S):
-        while (await stream.stream_info("SHERLOCK_INGEST")).state.messages:
+        while (await stream.stream_info("SHERLOCK_INGEST")).state.messages:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 

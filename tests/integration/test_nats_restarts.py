@@ -211,4 +211,4 @@ async def test_what_has_begun_is_answered_before_it_stops(settings: Settings, cl
         running.chat_model.delay_s = 0.5
         await client.publish("sherlock.v1.chat", json.dumps(HELLO | {"request_id": "last"}).encode())
         await until(lambda: len(running.chat_model.requests) == 1)
-    assert results.of(request_id="last", error=None)
+    assert await results.wait(request_id="last", error=None)

@@ -44,6 +44,7 @@ class Asked:
     ids: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     """Correlation: the request's id and its trace, as headers of the result."""
+    when_failed: Mapping[str, Any] = field(default_factory=dict)
 
     def failure(self, error: SherlockError) -> dict[str, Any]:
         return self._failed(http_errors.error_body(error))
@@ -61,7 +62,7 @@ class Asked:
             "error_code": told["code"],
             "error_param": told["param"],
         }
-        return {**self.ids, **failure}
+        return {**self.when_failed, **self.ids, **failure}
 
     def success(self, members: Mapping[str, Any]) -> dict[str, Any]:
         return {**members, **self.ids, "request_id": self.request_id, "error": None}
@@ -88,7 +89,8 @@ def asked(exchange: Exchange, message: Message, body: Any) -> Asked:
     else:
         request_id = sent if ACCEPTED_ID.fullmatch(sent) else f"req_{secrets.token_hex(16)}"
     trace = {name: headers[name] for name in TRACE_HEADERS if TRACE_VALUE.fullmatch(headers.get(name, ""))}
-    return Asked(request_id, echoed_ids(exchange.request, body), correlation(request_id) | trace)
+    ids = echoed_ids(exchange.request, body)
+    return Asked(request_id, ids, correlation(request_id) | trace, exchange.when_failed)
 
 
 def correlation(request_id: str) -> dict[str, str]:

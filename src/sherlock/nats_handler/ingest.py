@@ -66,7 +66,7 @@ class Ingests:
                 workspace_id, request.vector_store_id, request.file_id
             )
         except RequestError as error:
-            result = ended(who, status="failed", chunk_count=0) | who.failure(error)
+            result = who.failure(error)
             await self._send(delivery.id, reply_to if answerable(reply_to) else None, who, result)
             await self._broker.flush()
             return Parked(error.message)

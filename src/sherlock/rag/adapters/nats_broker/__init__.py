@@ -71,7 +71,7 @@ class NatsBroker:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running})
-        await self._client.close()
+            await self._client.close()  # which one that never connected does not know how to do
 
     async def connected(self) -> None:
         await self._up.wait()
