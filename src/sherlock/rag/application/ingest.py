@@ -4,13 +4,14 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from sherlock.rag.application.spans import stage
 from sherlock.rag.domain.errors import FileStoreUnavailable, IngestError, NotFound, Unavailable
+from sherlock.rag.domain.messages import IngestProgress, Silent
 from sherlock.rag.domain.models import Chunk, EmbeddedChunk, IngestJob, Published, blob_key
 from sherlock.rag.domain.ports import ChunkIndex, DocumentReader, Embedder, FileStore
 from sherlock.rag.threads import run_in_thread
@@ -27,6 +28,7 @@ class Ingestor:
     index: ChunkIndex
     embedder: Embedder
     reader: DocumentReader
+    progress: IngestProgress = field(default_factory=Silent)
 
     async def run(self, job: IngestJob) -> Published:
         """Make the file searchable in its store; a repeated run goes on where the last one ended.
@@ -42,8 +44,11 @@ class Ingestor:
         staged = await self.index.staged(job.lease)
         with working_folder() as folder:
             path = folder / "file"
+            await self.progress.report(job, "fetch")
             await self._fetch(job, path)
+            await self.progress.report(job, "embed")
             chunk_count = await self._stage_all(job, path, staged)
+        await self.progress.report(job, "publish", chunk_count)
         with stage("ingest.publish", chunks=chunk_count):
             return await self.index.publish(job.lease, chunk_count)
 
@@ -80,6 +85,7 @@ class Ingestor:
                     if staging is not None:
                         await staging
                     staging = asyncio.create_task(self._stage(job, embedded))
+                    await self.progress.report(job, "embed", chunk_count)
             if staging is not None:
                 await staging
         except Exception:

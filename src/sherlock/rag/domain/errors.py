@@ -4,7 +4,9 @@
     ├── RequestError                  the caller can mend it; never retried
     │   ├── InvalidRequest
     │   │   ├── UnsupportedFileType
-    │   │   └── FileTooLarge
+    │   │   ├── FileTooLarge
+    │   │   ├── UploadNotPending
+    │   │   └── VectorStoreExpired
     │   ├── NotFound
     │   │   └── ModelNotFound
     │   ├── Conflict
@@ -13,9 +15,11 @@
     ├── ChatModelNotConfigured
     ├── Unavailable                   a part Sherlock needs does not answer; transient
     │   ├── DatabaseUnavailable
+    │   ├── QueueFull
     │   ├── FileStoreUnavailable
     │   ├── EmbedderUnavailable
     │   ├── RerankerUnavailable
+    │   ├── MessagingUnavailable
     │   └── ChatModelUnavailable
     │       ├── ChatModelRateLimited
     │       └── ChatModelMisconfigured    the exception: repeating cannot help
@@ -83,6 +87,25 @@ class FileTooLarge(InvalidRequest):
         )
 
 
+class UploadNotPending(InvalidRequest):
+    """The upload has ended; `how` says in which way."""
+
+    def __init__(self, how: Literal["completed", "cancelled", "expired"]) -> None:
+        said = {"completed": "is completed", "cancelled": "was cancelled", "expired": "has expired"}[how]
+        super().__init__(f"The upload {said}.", param="upload_id", code=f"upload_{how}")
+
+
+class VectorStoreExpired(InvalidRequest):
+    """What was in the store has been removed; nothing can be put into it or found in it any more."""
+
+    def __init__(self, vector_store_id: str, *, param: str = "vector_store_id") -> None:
+        super().__init__(
+            f"The vector store '{abridged(vector_store_id)}' has expired.",
+            param=param,
+            code="vector_store_expired",
+        )
+
+
 class NotFound(RequestError):
     """No such object in the caller's workspace: unknown, foreign and malformed ids look the same."""
 
@@ -137,6 +160,16 @@ class DatabaseUnavailable(Unavailable):
         super().__init__(message)
 
 
+class QueueFull(Unavailable):
+    """More jobs wait than the server takes on; the caller is asked to come back after `retry_after_s`."""
+
+    def __init__(
+        self, message: str = "Too many files wait to be ingested.", *, retry_after_s: float = 10.0
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class FileStoreUnavailable(Unavailable):
     """The bucket or folder that holds the files cannot be used now."""
 
@@ -150,6 +183,10 @@ class EmbedderUnavailable(Unavailable):
 
 class RerankerUnavailable(Unavailable):
     """The cross-encoder is not loaded or failed."""
+
+
+class MessagingUnavailable(Unavailable):
+    """The message server cannot be reached, or refuses what we need of it."""
 
 
 class ChatModelUnavailable(Unavailable):
