@@ -482,12 +482,12 @@ async def _evaluate(
 
 
 async def find_store(rag: "Rag", name_or_id: str) -> VectorStore | None:
-    """The store of that id, else the newest of that name."""
+    """The store of that id, else the newest of that name; an expired one is as none."""
     page = PageRequest(limit=100)
     while True:
         listed = await rag.vector_stores.list(DEFAULT_WORKSPACE, page)
         for store in listed.items:
-            if name_or_id in (store.id, store.name):
+            if name_or_id in (store.id, store.name) and not store.expired:
                 return store
         if not listed.has_more:
             return None
