@@ -17,7 +17,9 @@ from tests.fakes_models import FakeChatModel
 from sherlock.config import Settings
 from sherlock.graph import Chat
 from sherlock.main import Server, create_app
+from sherlock.rag.application.rewrite import Rewriter
 from sherlock.rag.domain.ports import ChatModel
+from sherlock.responses import Responses
 from sherlock.wiring import Services, open_services
 from sherlock.worker import Worker, keep_house
 
@@ -46,7 +48,9 @@ class Served:
 @contextmanager
 def served(opened: Callable[[], AbstractAsyncContextManager[ASGIApp]]) -> Iterator[str]:
     """The address of the application that `opened` yields, which is served until the block ends."""
-    listener = socket.socket()
+    # Where the protocol is not named, asyncio leaves Nagle's algorithm on: each answer would wait 40 ms for
+    # the acknowledgement of its own headers.
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     failures: list[BaseException] = []
     started = threading.Event()
@@ -94,14 +98,19 @@ def settings_for(folder: Path, **settings: object) -> Settings:
 
 
 def with_chat_model(services: Services, chat_model: ChatModel) -> Services:
+    """`chat_model` also rewrites questions, as one from a server would."""
+    rag = services.rag
+    if rag is not None:
+        rag = replace(rag, retriever=replace(rag.retriever, rewriter=Rewriter(chat_model, timeout_s=5)))
     chat = Chat(
         chat_model,
-        services.rag.retriever if services.rag else None,
+        rag.retriever if rag else None,
         services.counter,
         system_prompt=services.settings.system_prompt,
         trim_history=False,
     )
-    return replace(services, chat=chat, chat_model=chat_model)
+    responses = Responses(chat, services.rag.response_store if services.rag else None)
+    return replace(services, chat=chat, responses=responses, chat_model=chat_model, rag=rag)
 
 
 @contextmanager

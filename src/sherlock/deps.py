@@ -3,11 +3,12 @@
 All of it is `async`, though nothing waits: FastAPI runs any other function in a thread, for each request.
 """
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from fastapi import Depends, Query, Request
 
 from sherlock.rag.domain.models import DEFAULT_WORKSPACE, WorkspaceId
+from sherlock.schemas import InDigits
 from sherlock.wiring import Rag, Services
 
 
@@ -50,3 +51,7 @@ async def _include(
 
 
 IncludeDep = Annotated[frozenset[str], Depends(_include)]
+
+Limit = Annotated[int, Query(ge=1, le=100), InDigits]
+"""Length of a page."""
+Order = Literal["asc", "desc"]

@@ -2,13 +2,13 @@
 
 from fastapi import APIRouter, Response
 
-from sherlock.deps import CallerDep, RagDep
+from sherlock.deps import CallerDep, Limit, Order, RagDep
 from sherlock.file_batch_schemas import CreateFileBatchRequest, FileBatchObject, file_batch_object
 from sherlock.http_errors import documented
 from sherlock.json_body import JsonRoute
 from sherlock.rag.application.file_batches import BatchFile
 from sherlock.rag.domain.models import PageRequest, Status
-from sherlock.schemas import POLL_AFTER_MS, Limit, ListObject, Order, list_object
+from sherlock.schemas import POLL_AFTER_MS, ListObject, list_object
 from sherlock.vector_store_schemas import VectorStoreFileObject, chunking_strategy, vector_store_file_object
 
 router = APIRouter(
@@ -36,6 +36,7 @@ async def create_file_batch(
 async def retrieve_file_batch(
     vector_store_id: str, batch_id: str, caller: CallerDep, rag: RagDep, response: Response
 ) -> FileBatchObject:
+    """Its status and counts; they change in one step."""
     response.headers["openai-poll-after-ms"] = POLL_AFTER_MS
     return file_batch_object(await rag.file_batches.get(caller, vector_store_id, batch_id))
 
@@ -66,6 +67,7 @@ async def list_batch_files(
     before: str | None = None,
     filter: Status | None = None,
 ) -> ListObject[VectorStoreFileObject]:
+    """The files of the batch, as they stand in the store."""
     page = PageRequest(limit, order, after, before)
     files = await rag.file_batches.list_files(caller, vector_store_id, batch_id, page, filter)
     return list_object(files, vector_store_file_object)

@@ -4,6 +4,7 @@ Plain and streamed answers, HTTP and messages all read the same events.
 """
 
 import asyncio
+import json
 import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
@@ -18,6 +19,7 @@ from opentelemetry import metrics
 from sherlock.process import cancelled
 from sherlock.rag.application import ground
 from sherlock.rag.application.retrieve import Retriever
+from sherlock.rag.application.rewrite import in_context
 from sherlock.rag.domain.errors import (
     ChatModelNotConfigured,
     ChatModelUnavailable,
@@ -114,6 +116,18 @@ class Chat:
             raise ChatModelNotConfigured
         return self._chat_model
 
+    async def prompt_tokens(self, request: ChatRequest) -> int:
+        """cl100k_base tokens of messages, system prompt and tools, without passages: nothing is searched."""
+        return await asyncio.to_thread(self._prompt_tokens, request)
+
+    def _prompt_tokens(self, request: ChatRequest) -> int:
+        tokens = ground.prompt_tokens(request.messages, self._counter)
+        if request.file_search is not None:
+            tokens += self._counter.count(self._system_prompt)
+        if tools := request.options.get("tools"):
+            tokens += self._counter.count(json.dumps(tools))
+        return tokens
+
     async def answer(self, workspace_id: WorkspaceId, request: ChatRequest) -> AsyncGenerator[AnswerEvent]:
         """`Retrieved` first where the chat searches files, then the answer's pieces, `Done` last.
 
@@ -156,12 +170,13 @@ class Chat:
     async def _retrieve(self, state: State, runtime: Runtime[Run]) -> State:
         run = runtime.context
         search = run.request.file_search
-        asked = ground.question(run.request.messages)[-QUESTION_CHARS:]
+        messages = run.request.messages
+        asked = in_context(messages, ground.question(messages)[-QUESTION_CHARS:])
         if self._retriever is None or search is None or not search.vector_store_ids or not asked:
             run.emit(Retrieved(Retrieval(queries=(), results=())))
             return {"results": None}
         try:
-            query = SearchQuery((asked,), search.vector_store_ids, search.options)
+            query = SearchQuery((asked,), search.vector_store_ids, search.options, run.request)
             retrieval = await self._retriever.search(run.workspace_id, query)
         except Unavailable as error:
             failures.add(1, {"stage": "retrieve"})

@@ -14,12 +14,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sherlock import (
     __version__,
+    async_docs_router,
     embeddings_router,
     file_batches_router,
     files_router,
     http_errors,
+    nats_handler,
     observability,
     openai_router,
+    openapi,
+    responses_router,
     uploads_router,
     vector_stores_router,
 )
@@ -30,6 +34,7 @@ from sherlock.deps import ServicesDep, State
 from sherlock.gate import RagGate
 from sherlock.process import stop_on_signals, watched_parent
 from sherlock.readiness import is_ready
+from sherlock.response_object_schemas import ResponseStreamEvent
 from sherlock.schemas import HealthObject, ReadinessObject, readiness_object
 from sherlock.wiring import Model, Services, open_services
 
@@ -90,11 +95,15 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         started_at = int(time.time())
         if services is not None:
-            yield {"services": services, "started_at": started_at}
+            async with nats_handler.answering(services):
+                yield {"services": services, "started_at": started_at}
             return
         warm_up: tuple[Model, ...] = ("embedder", "reranker", "llm")
         try:
-            async with open_services(settings, warm_up=warm_up) as opened:
+            async with (
+                open_services(settings, warm_up=warm_up) as opened,
+                nats_handler.answering(opened),
+            ):
                 yield {"services": opened, "started_at": started_at}
         except Exception as error:
             # uvicorn logs it with its traceback, of which the formatter lets nothing through.
@@ -123,26 +132,29 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     for router in (
         health,
         openai_router.router,
+        responses_router.router,
         embeddings_router.router,
         files_router.router,
         uploads_router.router,
         vector_stores_router.router,
+        async_docs_router.router,
         file_batches_router.router,
     ):
         app.include_router(router)
-    app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
     return app
 
 
-def openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, with the shape of a stream's chunks, which no route returns as such."""
+def document_of(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document, with the shapes of what streams consist of, which no route returns as such."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-        chunk = TypeAdapter(ChatCompletionChunk).json_schema(ref_template="#/components/schemas/{model}")
         schemas = document["components"]["schemas"]
-        schemas |= chunk.pop("$defs") | {"ChatCompletionChunk": chunk}
+        for shape in (ChatCompletionChunk, ResponseStreamEvent):
+            piece = TypeAdapter(shape).json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= piece.pop("$defs") | {shape.__name__: piece}
         document["components"]["schemas"] = dict(sorted(schemas.items()))
-        app.openapi_schema = document
+        app.openapi_schema = openapi.completed(document)
     return app.openapi_schema
 
 

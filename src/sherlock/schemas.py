@@ -4,23 +4,26 @@ Requests are closed: an unknown member is an error. `null` means "not given", bu
 Objects are written by the `*_object`, `*_list` and `*_page` functions, one for each shape of the API.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from fastapi import Query
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     StringConstraints,
     model_validator,
 )
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 from typing_extensions import TypedDict
 
+from sherlock.rag.domain.errors import InvalidRequest
 from sherlock.rag.domain.models import ComponentStatus, Page
 
 # ── requests ────────────────────────────────────────────────────────────────
@@ -48,8 +51,6 @@ def in_digits(given: object) -> object:
 
 
 InDigits = BeforeValidator(in_digits)
-Limit = Annotated[int, Query(ge=1, le=100), InDigits]
-Order = Literal["asc", "desc"]
 
 POLL_AFTER_MS = "500"
 """Sent as `openai-poll-after-ms`: without it the clients' polling helpers wait for seconds."""
@@ -63,18 +64,53 @@ class ClosedModel(BaseModel):
     null_clears: ClassVar[bool] = False
     """In updates `null` clears a value; everywhere else it means that nothing was given."""
 
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """In the document, too, what may be left out may be `null`."""
+        described = handler(schema)
+        shape = handler.resolve_ref_schema(described)
+        for name, member in shape["properties"].items():
+            if name not in shape.get("required", ()) and {"type": "null"} not in member.get("anyOf", ()):
+                shape["properties"][name] = {"anyOf": [member, {"type": "null"}]}
+        return described
+
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, body: Any) -> Any:
         if cls.null_clears or not isinstance(body, dict):
             return body
-        return {name: value for name, value in body.items() if value is not None}
+        known = cls.model_fields
+        return {name: value for name, value in body.items() if value is not None or name not in known}
 
 
 class OpenModel(BaseModel):
     """A request object that may have members we do not know: they go to the model as they came."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+def refuse_infinite(members: Mapping[str, Any]) -> None:
+    """Raises `InvalidRequest` for numbers that only a longer notation could hold."""
+    for name, value in members.items():
+        if not is_finite(value):
+            raise InvalidRequest(f"Invalid '{name}': a number is out of range.", param=name)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether all numbers in it are: `1e999` is JSON, and read as an infinity, which is none."""
+    found = [value]
+    while found:
+        part = found.pop()
+        if isinstance(part, float):
+            if not math.isfinite(part):
+                return False
+        elif isinstance(part, Mapping):
+            found.extend(part.values())
+        elif isinstance(part, list | tuple):
+            found.extend(part)
+    return True
 
 
 # ── lists and texts ─────────────────────────────────────────────────────────

@@ -243,6 +243,11 @@ def retrieval_object(retrieval: Retrieval) -> RetrievalObject:
     return shown
 
 
+def stages_headers(retrieval: Retrieval | None) -> dict[str, str]:
+    """The headers of an answer, which may have been given without a search."""
+    return {} if retrieval is None else {"sherlock-stages": stages_header(retrieval)}
+
+
 def stages_header(retrieval: Retrieval) -> str:
     """The value of `sherlock-stages`: `embed;dur=12.3, dense, fuse, rerank;degraded="late"`.
 

@@ -1,12 +1,14 @@
 """`/v1/vector_stores`: the stores, the files in them, and search."""
 
-from fastapi import APIRouter, Response
+from typing import Annotated
 
-from sherlock.deps import CallerDep, IncludeDep, RagDep, ServicesDep
+from fastapi import APIRouter, Query, Response
+
+from sherlock.deps import CallerDep, IncludeDep, Limit, Order, RagDep, ServicesDep
 from sherlock.http_errors import documented
 from sherlock.json_body import JsonRoute
 from sherlock.rag.domain.models import PageRequest, Status
-from sherlock.schemas import POLL_AFTER_MS, Limit, ListObject, Order, list_object
+from sherlock.schemas import POLL_AFTER_MS, ListObject, list_object
 from sherlock.search_schemas import SearchRequest, SearchResultsPage, search_results_page, stages_header
 from sherlock.vector_store_schemas import (
     AttachFileRequest,
@@ -57,12 +59,14 @@ async def list_vector_stores(
     after: str | None = None,
     before: str | None = None,
 ) -> ListObject[VectorStoreObject]:
+    """The stores, newest first."""
     page = await rag.vector_stores.list(caller, PageRequest(limit, order, after, before))
     return list_object(page, vector_store_object)
 
 
 @router.get("/{vector_store_id}", operation_id="getVectorStore", responses=documented(404, 500, 503))
 async def retrieve_vector_store(vector_store_id: str, caller: CallerDep, rag: RagDep) -> VectorStoreObject:
+    """The store, and how its files stand."""
     return vector_store_object(await rag.vector_stores.get(caller, vector_store_id))
 
 
@@ -122,7 +126,7 @@ async def attach_file(
     services: ServicesDep,
     rag: RagDep,
     response: Response,
-    sync: bool = False,
+    sync: Annotated[bool, Query(description="Wait for the ingest, for a limited time.")] = False,
 ) -> VectorStoreFileObject:
     """Queue a file for ingest and return at once; with `sync=true` wait for the job, for a limited time."""
     attached = await rag.vector_stores.attach(
@@ -150,8 +154,9 @@ async def list_vector_store_files(
     order: Order = "desc",
     after: str | None = None,
     before: str | None = None,
-    filter: Status | None = None,
+    filter: Annotated[Status | None, Query(description="Only files of this status.")] = None,
 ) -> ListObject[VectorStoreFileObject]:
+    """The files of the store, newest first; of one status where `filter` names it."""
     page = PageRequest(limit, order, after, before)
     files = await rag.vector_stores.list_files(caller, vector_store_id, page, filter)
     return list_object(files, vector_store_file_object)
@@ -165,6 +170,7 @@ async def list_vector_store_files(
 async def retrieve_vector_store_file(
     vector_store_id: str, file_id: str, caller: CallerDep, rag: RagDep, response: Response
 ) -> VectorStoreFileObject:
+    """How far the file's ingest is, and why it failed where it did."""
     response.headers["openai-poll-after-ms"] = POLL_AFTER_MS
     return vector_store_file_object(await rag.vector_stores.get_file(caller, vector_store_id, file_id))
 

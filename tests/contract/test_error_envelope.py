@@ -24,6 +24,7 @@ from sherlock.rag.domain.errors import (
 
 USER = [{"role": "user", "content": "hello"}]
 CHAT = {"model": "fake-model", "messages": USER}
+FUNCTION = {"type": "function", "function": {"name": "f"}}
 STORES = "/v1/vector_stores"
 STORE = f"{STORES}/vs_1"
 STORE_FILES = f"{STORE}/files"
@@ -31,6 +32,7 @@ SEARCH = f"{STORE}/search"
 BATCHES = f"{STORE}/file_batches"
 EMBEDDINGS = "/v1/embeddings"
 COMPLETIONS = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +250,17 @@ INVALID = [
     (COMPLETIONS, CHAT | {"audio": {"voice": "x"}}, "audio", "unsupported_parameter", "audio"),
     (COMPLETIONS, CHAT | {"modalities": ["audio"]}, "modalities[0]", "invalid_value", "'text'"),
     (COMPLETIONS, CHAT | {"tools": [{"type": "custom"}]}, "tools[0]", "invalid_value", "file_search"),
+    (COMPLETIONS, CHAT | {"tool_choice": "required"}, "tool_choice", None, "beside 'tools'"),
+    (
+        COMPLETIONS,
+        CHAT | {"tools": [FUNCTION], "tool_choice": {"type": "custom", "custom": {"name": "f"}}},
+        "tool_choice.type",
+        "invalid_value",
+        "allowed_tools",
+    ),
+    (COMPLETIONS, CHAT | {"n": 0}, "n", "integer_below_min_value", ">= 1"),
+    (COMPLETIONS, CHAT | {"top_logprobs": 3}, "top_logprobs", None, "logprobs"),
+    (COMPLETIONS, CHAT | {"stream_options": {"include_usage": True}}, "stream_options", None, "stream"),
     (
         COMPLETIONS,
         CHAT | {"tools": [{"type": "file_search"}]},
@@ -296,7 +309,7 @@ def test_bodies_that_are_not_json_objects(http: httpx.Client, content: bytes) ->
 
 def test_a_body_that_is_too_long_is_refused_unsent(http: httpx.Client) -> None:
     """All of the routes share one limit; a file has its own."""
-    for path in (STORES, SEARCH, EMBEDDINGS, COMPLETIONS):
+    for path in (STORES, SEARCH, EMBEDDINGS, COMPLETIONS, RESPONSES):
         with socket.create_connection((http.base_url.host, http.base_url.port or 80)) as raw:
             raw.sendall(
                 f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -321,6 +334,8 @@ def test_text_that_is_not_unicode(http: httpx.Client, rag_on: Served) -> None:
         (COMPLETIONS, CHAT | {"metadata": {"a": half}}),
         (COMPLETIONS, CHAT | {"vendor_option": {half: 1}}),
         (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": half}]}),
+        (RESPONSES, {"model": "fake-model", "input": half}),
+        (RESPONSES, {"model": "fake-model", "input": [{"role": "user", "content": half}]}),
         (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": [{"type": "text", "text": half}]}]}),
     ):
         error = refused(http.post(path, content=json.dumps(body), headers=headers), 400)
@@ -489,7 +504,7 @@ def test_routes_methods_and_slashes(http: httpx.Client) -> None:
     refused(answer, 405)
     assert answer.headers["allow"]
     refused(http.get("/v1/files/"), 404)
-    refused(http.post("/v1/responses", json={}), 404)
+    refused(http.post("/v1/conversations", json={}), 404)
 
 
 @pytest.mark.parametrize(

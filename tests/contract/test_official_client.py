@@ -12,6 +12,7 @@ import pytest
 from tests.contract.data.check_response import parse_sse, request_violations, stream_violations, violations
 from tests.serving import Served
 
+from sherlock.rag.domain.errors import ChatModelUnavailable
 from sherlock.rag.domain.models import (
     Finished,
     RefusalDelta,
@@ -216,13 +217,31 @@ def test_search(client: openai.OpenAI, http: httpx.Client, store_id: str) -> Non
         filters={"type": "and", "filters": [{"type": "eq", "key": "small", "value": False}]},
         max_num_results=1,
         ranking_options={"ranker": "none", "score_threshold": 0.0},
-        rewrite_query=True,
     )
     assert [hit.filename for hit in small.data] == ["whale.md"]
     none = client.vector_stores.search(
         store_id, query="mouse", filters={"type": "in", "key": "legs", "value": [2, "4"]}
     )
     assert none.data == []
+
+
+def test_a_search_whose_question_is_rewritten(
+    rag_on: Served, client: openai.OpenAI, http: httpx.Client, store_id: str
+) -> None:
+    rag_on.chat_model.reply = "harvest mouse weight"
+    asked = "Hi! Tell me please, how heavy does that little animal get?"
+    page = client.vector_stores.search(store_id, query=[asked, "And again?"], rewrite_query=True)
+    assert page.model_extra["search_query"] == ["harvest mouse weight"] * 2  # type: ignore[index]
+    assert page.data[0].filename == "mouse.txt"
+    path = f"/v1/vector_stores/{store_id}/search"
+    rewritten = http.post(path, json={"query": asked, "rewrite_query": True})
+    assert rewritten.headers["sherlock-stages"].startswith("rewrite;dur=")
+    rag_on.chat_model.error = ChatModelUnavailable("It is down.")
+    kept = http.post(path, json={"query": asked, "rewrite_query": True})
+    page = checked(kept, "/vector_stores/{vector_store_id}/search")
+    assert page["search_query"] == [asked]
+    assert page["data"]
+    assert 'degraded="unavailable"' in kept.headers["sherlock-stages"]
 
 
 def test_search_extensions(http: httpx.Client, store_id: str) -> None:
@@ -332,6 +351,26 @@ def test_a_grounded_chat_cites_its_passage(rag_on: Served, http: httpx.Client, s
     assert "six grams" in asked.messages[0]["content"]
     assert asked.options == {}
     assert answer["usage"]["prompt_tokens"] > 30, "the passages are counted"
+
+
+def test_a_follow_up_question_is_searched_for_as_what_it_means(
+    rag_on: Served, http: httpx.Client, store_id: str
+) -> None:
+    talk = [
+        {"role": "user", "content": "Tell me about the harvest mouse."},
+        {"role": "assistant", "content": "It is small."},
+        {"role": "user", "content": "And what does it weigh?"},
+    ]
+    rag_on.chat_model.reply = "The harvest mouse weighs six grams."
+    answer = chat(http, messages=talk, tools=file_search(store_id))
+    assert answer["sherlock"]["stages"][0] == "rewrite"
+    (entry,) = answer["choices"][0]["message"]["annotations"]
+    assert entry["url_citation"]["quote"] == "The harvest mouse weighs six grams."
+    condensing, answering = rag_on.chat_model.requests[-2:]
+    assert "what does it weigh" in condensing.messages[1]["content"]
+    assert list(answering.messages)[1:] == talk
+    alone = chat(http, messages=talk[:1], tools=file_search(store_id))
+    assert "rewrite" not in alone["sherlock"]["stages"]
 
 
 def test_a_stream_is_the_plain_answer_in_pieces(rag_on: Served, http: httpx.Client, store_id: str) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +18,7 @@ from sqlalchemy import event, text
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 from tests.fakes_index import InMemoryChunkIndex, qualifies
 
+from sherlock.rag.adapters import pgvector
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
 from sherlock.rag.adapters.pgvector import PgvectorIndex
 from sherlock.rag.adapters.pgvector import search as search_module
@@ -251,6 +252,19 @@ async def test_publishing_replaces_what_was_there(bench: Bench) -> None:
     assert await bench.search("KX-4471", store, alpha=0) == []
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+async def test_publishing_in_parts_leaves_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(pgvector, "CHUNKS_AT_ONCE", at_once)
+    store, file = await bench.add_store(), await bench.add_file()
+    job = await bench.attach(store, file)
+    published = await bench.finish(job, await embedded(MANUAL))
+    assert published.chunk_count == published.window_count == len(MANUAL)
+    assert [text for _, _, text in await bench.index.chunks(bench.workspace, store, file)] == MANUAL
+    assert texts_of(await bench.search("pump", store)) == set(MANUAL)
+
+
 async def test_chunks_beyond_the_count_are_dropped(bench: Bench) -> None:
     store, file = await bench.add_store(), await bench.add_file()
     job = await bench.attach(store, file)
@@ -446,6 +460,28 @@ async def test_a_deleted_file_is_found_no_more(bench: Bench) -> None:
     await bench.catalog.delete_file(bench.workspace, file)
     assert texts_of(await bench.search("pump", store)) == {"The other file mentions a pump, too."}
     assert await bench.search("bananas", store, alpha=0) == []
+
+
+async def test_an_expired_file_is_found_no_more(bench: Bench, database: Database) -> None:
+    """Even before it is removed, and in whatever way its store is searched."""
+    store = await bench.add_store()
+    gone = await bench.ingest(store, MANUAL, {"kind": "a"})
+    kept = await bench.ingest(store, ["The other file mentions a pump, too."], {"kind": "a"})
+    await expire(bench, gone, database)
+    for where in (None, Comparison("eq", "kind", "a")):
+        for alpha in (0.0, 0.7, 1.0):
+            found = await bench.search("pump", store, alpha=alpha, where=where)
+            assert [candidate.file_id for candidate in found] == [kept]
+
+
+async def expire(bench: Bench, file: str, database: Database) -> None:
+    if isinstance(bench.catalog, InMemoryCatalog):
+        key = (bench.workspace, file)
+        bench.catalog.state.files[key] = replace(bench.catalog.state.files[key], expires_at=1)
+        return
+    async with database.transaction() as connection:
+        statement = text("update knowledge_files set expires_at = now() where id = :id")
+        await connection.execute(statement, {"id": file})
 
 
 # ── filters ─────────────────────────────────────────────────────────────────

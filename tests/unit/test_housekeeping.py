@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes import InMemoryCatalog, MemoryState
 from tests.fakes_files import InMemoryFileStore
+from tests.fakes_responses import InMemoryResponses
 from tests.fakes_uploads import InMemoryUploadRecords
 
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
@@ -16,7 +17,15 @@ from sherlock.rag.application import housekeeping
 from sherlock.rag.application.files import Files, UploadDetails
 from sherlock.rag.application.housekeeping import Duty, Housekeeper
 from sherlock.rag.application.uploads import Uploads
-from sherlock.rag.domain.models import ChunkingStrategy, PageRequest, StoredFile, VectorStore, WorkspaceId
+from sherlock.rag.domain.models import (
+    RESPONSE_LIFE_S,
+    ChunkingStrategy,
+    PageRequest,
+    StoredFile,
+    StoredResponse,
+    VectorStore,
+    WorkspaceId,
+)
 from sherlock.worker import keep_house
 
 HERE, ELSEWHERE = WorkspaceId("here"), WorkspaceId("elsewhere")
@@ -29,7 +38,8 @@ class Bench:
         self.catalog, self.store = InMemoryCatalog(self.state), InMemoryFileStore()
         self.files = Files(self.catalog, self.store, max_file_bytes=1000)
         self.uploads = Uploads(InMemoryUploadRecords(self.state), self.files, self.store)
-        self.housekeeper = Housekeeper(self.catalog, self.store, self.uploads)
+        self.responses = InMemoryResponses()
+        self.housekeeper = Housekeeper(self.catalog, self.store, self.uploads, self.responses)
 
     async def add_file(self, workspace: WorkspaceId = HERE, *, expired: bool = True) -> StoredFile:
         async def data() -> AsyncIterator[bytes]:
@@ -137,6 +147,14 @@ async def test_any_number_may_be_at_work(bench: Bench) -> None:
     assert (bench.state.files, bench.state.memberships, bench.store.blobs) == ({}, {}, {})
 
 
+async def test_responses_are_forgotten_after_their_time(bench: Bench) -> None:
+    now = int(time.time())
+    for response_id, created_at in (("resp_old", now - RESPONSE_LIFE_S - 1), ("resp_new", now)):
+        await bench.responses.add(StoredResponse(response_id, HERE, created_at, None, {}, (), ()))
+    await bench.housekeeper.run_once()
+    assert [key[1] for key in bench.responses.responses] == ["resp_new"]
+
+
 class Faulty(Housekeeper):
     @property
     def duties(self) -> Mapping[str, Duty]:
@@ -149,7 +167,7 @@ class Faulty(Housekeeper):
 async def test_a_duty_that_fails_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.let_pass(await bench.add_file())
     with caplog.at_level(logging.WARNING):
-        assert not await Faulty(bench.catalog, bench.store, bench.uploads).run_once()
+        assert not await Faulty(bench.catalog, bench.store, bench.uploads, bench.responses).run_once()
     assert bench.state.files == {}
     [record] = caplog.records
     assert (record.duty, record.error) == ("broken", "ZeroDivisionError")  # type: ignore[attr-defined]

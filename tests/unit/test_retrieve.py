@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -12,16 +13,24 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 from tests.fakes_index import InMemoryChunkIndex
-from tests.fakes_models import FakeReranker
+from tests.fakes_models import FakeChatModel, FakeReranker
 
 from sherlock import evaluate
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
 from sherlock.rag.application import retrieve, spans
 from sherlock.rag.application.retrieve import Retriever
-from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, EmbedderUnavailable, RerankerUnavailable
+from sherlock.rag.application.rewrite import Rewriter
+from sherlock.rag.domain.errors import (
+    ChatModelUnavailable,
+    Conflict,
+    DatabaseUnavailable,
+    EmbedderUnavailable,
+    RerankerUnavailable,
+)
 from sherlock.rag.domain.models import (
     Attributes,
     Candidate,
+    ChatRequest,
     Chunk,
     ChunkingStrategy,
     Comparison,
@@ -79,9 +88,11 @@ class Library:
         await self.index.stage(job.lease, chunks)
         await self.queue.complete(job.lease, await self.index.publish(job.lease, len(chunks)))
 
-    async def search(self, *texts: str, stores: Sequence[str] = ("vs_1",), **changes) -> Retrieval:
+    async def search(
+        self, *texts: str, stores: Sequence[str] = ("vs_1",), chat: ChatRequest | None = None, **changes: Any
+    ) -> Retrieval:
         options = replace(SearchOptions(limit=10, alpha=0.7), **changes)
-        return await self.retriever.search(WORKSPACE, SearchQuery(texts, tuple(stores), options))
+        return await self.retriever.search(WORKSPACE, SearchQuery(texts, tuple(stores), options, chat))
 
 
 @pytest.fixture
@@ -117,6 +128,15 @@ async def test_limit_threshold_and_filter(library: Library) -> None:
 async def test_a_limit_over_the_candidates_is_still_served(library: Library) -> None:
     library.retriever = replace(library.retriever, candidates=1)
     assert len((await library.search("pump", limit=9)).results) == 9
+
+
+async def test_a_file_in_two_stores_is_found_once(library: Library) -> None:
+    await library.add_store("vs_2")
+    await library.ingest("vs_2", "file-b", [CODE, PUMP])
+    both = await library.search("error code KX-4471", stores=("vs_1", "vs_2"))
+    found = [result.candidate.text for result in both.results]
+    assert found[0] == CODE
+    assert len(found) == len(set(found)) == len((await library.search("error code KX-4471")).results)
 
 
 async def test_keywords_alone_need_no_encoder(library: Library) -> None:
@@ -219,6 +239,49 @@ async def test_a_database_that_is_down_is_an_error_not_an_empty_page(library: Li
     library.retriever = replace(library.retriever, index=Down(library.state))
     with pytest.raises(DatabaseUnavailable):
         await library.search("pump")
+
+
+# ── rewriting ───────────────────────────────────────────────────────────────
+
+
+def talk(*questions: str) -> ChatRequest:
+    return ChatRequest("fake-model", tuple({"role": "user", "content": text} for text in questions))
+
+
+async def test_each_phrasing_is_rewritten(library: Library) -> None:
+    model = FakeChatModel(reply="error code KX-4471")
+    library.retriever = replace(library.retriever, rewriter=Rewriter(model, 1.0))
+    found = await library.search("Hello, what does my machine say?", "And why?", rewrite=True)
+    assert found.queries == ("error code KX-4471",) * 2
+    assert found.results[0].candidate.text == CODE
+    assert found.stages[0] == "rewrite"
+    assert "rewrite" in found.timings_ms
+    assert len(model.requests) == 2
+    assert (await library.search("pump")).queries == ("pump",)
+    assert (await library.search("pump", stores=["vs_unknown"], rewrite=True)).queries == ("pump",)
+    assert len(model.requests) == 2, "only where it was asked for, and where there is something to search"
+
+
+async def test_of_a_chat_only_a_follow_up_is_rewritten(library: Library) -> None:
+    model = FakeChatModel(reply="error code KX-4471")
+    library.retriever = replace(library.retriever, rewriter=Rewriter(model, 1.0))
+    first = await library.search("why?", chat=talk("why?"), rewrite=True)
+    assert (first.queries, first.degraded, model.requests) == (("why?",), (), [])
+    second = await library.search("why?", chat=talk("My machine says KX-4471", "why?"), rewrite=True)
+    assert second.queries == ("error code KX-4471",)
+
+
+async def test_a_search_says_when_its_question_was_not_rewritten(library: Library) -> None:
+    without = await library.search("pump", rewrite=True)
+    assert without.degraded == ("rewrite: off",)
+    chatting = await library.search("pump", chat=talk("a", "pump"), rewrite=True)
+    assert chatting.degraded == (), "it did not ask"
+    down = FakeChatModel(error=ChatModelUnavailable("The language model is down."))
+    library.retriever = replace(library.retriever, rewriter=Rewriter(down, 1.0))
+    failed = await library.search("pump", "valve", rewrite=True)
+    assert (failed.queries, failed.degraded) == (("pump", "valve"), ("rewrite: unavailable",))
+    assert "rewrite" not in failed.stages
+    assert failed.results == (await library.search("pump", "valve")).results
 
 
 # ── reranking ───────────────────────────────────────────────────────────────
@@ -346,11 +409,23 @@ async def test_evaluate_runs_judged_queries(library: Library) -> None:
         evaluate.JudgedQuery("1", "KX-4471", {"file-a": 1.0}),
         evaluate.JudgedQuery("2", "zeppelin", {"file-b": 1.0}),
     ]
-    template = SearchQuery((), ("vs_1",), SearchOptions(limit=5, alpha=0.0))
+    template = SearchQuery((), ("vs_1",), SearchOptions(limit=20, alpha=0.0))
     report = await evaluate.run(
         library.retriever, WORKSPACE, queries, template, k=5, document_of=lambda r: r.candidate.file_id
     )
     assert (report.queries, report.ndcg, report.recall, report.reciprocal_rank) == (2, 0.5, 0.5, 0.5)
     assert report.degraded == 0
     assert report.median_ms <= report.p95_ms
-    assert "nDCG@5 0.5000" in str(report)
+    assert set(report.stages_ms) == {"stores", "search"}
+    assert "nDCG@5 0.5000  recall@20 0.5000" in str(report)
+
+
+async def test_evaluate_looks_for_recall_beyond_the_first(library: Library) -> None:
+    for number in range(3):
+        await library.ingest("vs_1", f"file-{number}", [f"KX-4471 {'gear ' * number}"])
+    asked = [evaluate.JudgedQuery("1", "KX-4471", {f"file-{number}": 1.0 for number in range(3)})]
+    template = SearchQuery((), ("vs_1",), SearchOptions(limit=20, alpha=0.0))
+    report = await evaluate.run(
+        library.retriever, WORKSPACE, asked, template, k=1, document_of=lambda r: r.candidate.file_id
+    )
+    assert (report.ndcg, report.recall) == (1, 1)

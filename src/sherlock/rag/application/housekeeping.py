@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sherlock.rag.application.uploads import Uploads
 from sherlock.rag.domain.errors import NotFound
-from sherlock.rag.domain.ports import Catalog, FileStore
+from sherlock.rag.domain.ports import Catalog, FileStore, ResponseStore
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ class Housekeeper:
     catalog: Catalog
     store: FileStore
     uploads: Uploads
+    responses: ResponseStore
 
     @property
     def duties(self) -> Mapping[str, Duty]:
@@ -35,6 +36,7 @@ class Housekeeper:
             "expired files": self.remove_expired_files,
             "left-over objects of uploads": self.remove_left_over,
             "ended uploads": self.forget_ended_uploads,
+            "expired responses": self.forget_expired_responses,
         }
 
     async def run_once(self) -> bool:
@@ -74,3 +76,6 @@ class Housekeeper:
 
     async def forget_ended_uploads(self) -> int:
         return await self.uploads.forget_ended(BATCH)
+
+    async def forget_expired_responses(self) -> int:
+        return await self.responses.delete_expired(BATCH)

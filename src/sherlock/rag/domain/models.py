@@ -387,6 +387,8 @@ class SearchQuery:
     """One or more phrasings of the question; a chunk's score is its best over them."""
     vector_store_ids: tuple[str, ...]
     options: SearchOptions
+    chat: "ChatRequest | None" = None
+    """The conversation that asks; its last user turn is the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,9 +441,10 @@ class Retrieval:
     """Results, and how they came about: nothing is degraded silently."""
 
     queries: tuple[str, ...]
+    """As they were searched for."""
     results: tuple[Result, ...]
     stages: tuple[str, ...] = ()
-    """Stages that ran, in order: embed, dense, keyword, fuse, rerank."""
+    """Stages that ran, in order: rewrite, embed, dense, keyword, fuse, rerank."""
     degraded: tuple[str, ...] = ()
     """Stages that were wanted and failed or ran out of time, each with a plain reason: `rerank: late`."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
@@ -568,6 +571,48 @@ ModelEvent = TextDelta | RefusalDelta | ToolCallDelta | Finished | Usage
 """What a chat model streams; `Usage` at most once, last, when it knows its own figures."""
 
 AnswerEvent = Retrieved | TextDelta | RefusalDelta | ToolCallDelta | Finished | Citations | Done
+
+
+# ── responses ───────────────────────────────────────────────────────────────
+
+ResponseItem = Mapping[str, Any]
+"""An item of the Responses API as OpenAI writes it, with its `id` and `type`; plain JSON."""
+
+RESPONSE_LIFE_S = 30 * 86_400
+"""How long a response is kept, counted from the latest one of its conversation."""
+
+MAX_CONTEXT_BYTES = 64 * 1024 * 1024
+"""Of items that one answer may build upon, as JSON: as much as one request could bring."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTurn:
+    """One turn of the Responses API: what is asked, and what it builds upon."""
+
+    model: str
+    input: tuple[ResponseItem, ...]
+    """Each with an id, or an `item_reference`, which is no more than one."""
+    instructions: str | None = None
+    """Of this turn alone."""
+    previous_response_id: str | None = None
+    store: bool = True
+    file_search: FileSearch | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """As in `ChatRequest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    id: str
+    workspace_id: WorkspaceId
+    created_at: int
+    previous_id: str | None
+    """The response whose conversation this one goes on with; it may have been deleted since."""
+    body: Mapping[str, Any]
+    """The response as the API shows it, without its output."""
+    input: tuple[ResponseItem, ...]
+    """Its own, without what came before."""
+    output: tuple[ResponseItem, ...]
 
 
 # ── readiness ───────────────────────────────────────────────────────────────

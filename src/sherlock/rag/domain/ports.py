@@ -5,8 +5,9 @@ another workspace is read, changed or revealed: a foreign id is `NotFound`. Each
 in `tests/ports`, run against the fake and every real adapter.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol
 
 from sherlock.rag.domain.models import (
@@ -14,6 +15,7 @@ from sherlock.rag.domain.models import (
     Attributes,
     Candidate,
     ChatRequest,
+    Chunk,
     ChunkingStrategy,
     ComponentStatus,
     EmbeddedChunk,
@@ -30,8 +32,10 @@ from sherlock.rag.domain.models import (
     PageRequest,
     Published,
     Purpose,
+    ResponseItem,
     Status,
     StoredFile,
+    StoredResponse,
     Upload,
     UploadPart,
     Vector,
@@ -310,6 +314,50 @@ class UploadRecords(Protocol):
         """
 
 
+class ResponseStore(Protocol):
+    """Responses and their items, whatever characters their texts hold. Each method is one transaction.
+
+    A response and those it builds upon, by `previous_id`, are a conversation; it may branch.
+    """
+
+    async def add(self, response: StoredResponse) -> None:
+        """Raises `Conflict` when the id is taken."""
+
+    async def get(self, workspace_id: WorkspaceId, response_id: str) -> StoredResponse:
+        """Raises `NotFound`."""
+
+    async def context(self, workspace_id: WorkspaceId, response_id: str) -> tuple[ResponseItem, ...]:
+        """Input and output of the response and of all that it builds upon, in the order they came.
+
+        Without `file_search_call`s, which are done anew. Raises `NotFound` (param `previous_response_id`) for
+        the response or one before it that was deleted, and `InvalidRequest` for items of more than
+        `MAX_CONTEXT_BYTES`, before any is read.
+        """
+
+    async def find_items(
+        self, workspace_id: WorkspaceId, item_ids: Sequence[str]
+    ) -> Mapping[str, ResponseItem]:
+        """Those of the ids that stand in some response, the newest of each."""
+
+    async def list_input_items(
+        self, workspace_id: WorkspaceId, response_id: str, page: PageRequest
+    ) -> Page[ResponseItem]:
+        """What the response was made from: all items before it that are still stored, and its own input.
+
+        In the order they came. Raises `NotFound` for the response or a cursor.
+        """
+
+    async def delete(self, workspace_id: WorkspaceId, response_id: str) -> None:
+        """Remove the response and its items, not those of its conversation. Raises `NotFound`."""
+
+    async def delete_expired(self, limit: int) -> int:
+        """Remove, in all workspaces, at most `limit` responses that have outlived `RESPONSE_LIFE_S`.
+
+        None of a conversation that has gone on since. Returns how many went; fewer than `limit`: no more are
+        left.
+        """
+
+
 class IngestQueue(Protocol):
     """Durable jobs. A worker that dies loses its lease when it runs out, and the job is taken up again.
 
@@ -387,14 +435,28 @@ class ChunkIndex(Protocol):
     async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
         """The best chunks by either leg, each once, with both scores; at most twice `query.candidates`.
 
-        In no order that means anything. Unknown stores yield nothing. Never fewer than the filter allows:
-        `min(candidates, qualifying chunks)` of the dense leg when `alpha` > 0.
+        In no order that means anything. Unknown stores and expired files yield nothing. Never fewer than the
+        filter allows: `min(candidates, qualifying chunks)` of the dense leg when `alpha` > 0.
         """
 
     async def chunks(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
     ) -> list[tuple[int, int, str]]:
         """`(start, end, text)` of every chunk of the file in the store, by chunk index."""
+
+
+class DocumentReader(Protocol):
+    """Files to chunks. A file can be made to do harm: whatever it does, it fails alone."""
+
+    def chunks(
+        self, path: Path, filename: str, chunking: ChunkingStrategy
+    ) -> AsyncGenerator[list[Chunk], None]:
+        """The chunks of the file in `path`, uploaded as `filename`, in order; no batch is empty.
+
+        Batches are the same each time, and a constant number of them is read ahead. Closing ends the reading,
+        wherever it stands; then nobody uses the file any more. Raises `UnsupportedFile` or `InvalidFile`,
+        where the file is at fault: batches may have come before.
+        """
 
 
 class Embedder(Protocol):

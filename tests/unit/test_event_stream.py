@@ -12,7 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from sherlock.chat_schemas import ChunkWriter
-from sherlock.openai_router import EventStream, kept_alive, while_connected
+from sherlock.event_stream import EventStream, kept_alive, while_connected
+from sherlock.openai_router import frames
 from sherlock.rag.domain.models import AnswerEvent, TextDelta
 
 WRITER = ChunkWriter("m", choices=1, include_usage=False, base_url="")
@@ -90,7 +91,7 @@ async def test_a_client_that_goes_before_the_first_byte(spec_version: str) -> No
         await asyncio.Event().wait()
 
     events = answer()
-    stream = EventStream([await anext(events)], events, WRITER, headers={})
+    stream = EventStream(frames([await anext(events)], events, WRITER), events, headers={})
     scope = {"type": "http", "asgi": {"spec_version": spec_version}}
     if spec_version == "2.4":
         with pytest.raises(ClientDisconnect):
