@@ -161,8 +161,8 @@ def call_at_random(
 def checks_of(case: schemathesis.Case) -> list[schemathesis.CheckFunction]:
     """All, unless a request that was made to break the document cannot have done so on the wire.
 
-    A form drops what it has no notation for, and a body that may be left out was. In a query all is text, which
-    may come several times.
+    A form drops what it has no notation for, and a body that may be left out was. In a query all is text,
+    which may come several times.
     """
     if case.operation.method == "get" and any(
         one["name"] == "include[]" for one in parameters(case.operation)
