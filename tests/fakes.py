@@ -399,7 +399,11 @@ class InMemoryCatalog:
         if key not in self.state.stores:
             raise NotFound("VectorStore", vector_store_id)
         store = self.state.stores[key]
-        files = [m.value for k, m in self.state.memberships.items() if k[:2] == key]
+        files = [
+            m.value
+            for k, m in self.state.memberships.items()
+            if k[:2] == key and not has_expired(self.state.files[k[0], k[2]])
+        ]
         statuses = [file.status for file in files]
         days = store.expires_after_days
         expires_at = None if days is None else store.last_active_at + days * 86_400
@@ -493,7 +497,7 @@ class InMemoryIngestQueue:
         job.failures += 1
         self._fail(job, error)
 
-    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> None:
+    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> bool:
         job, now = self._held(lease), time.monotonic()
         job.state, job.run_after, job.reason = "waiting", now + delay_s, error.message
         if counted:
@@ -502,8 +506,10 @@ class InMemoryIngestQueue:
         elif job.outage_since is None:
             job.outage_since = now
         lasted_s = 0 if job.outage_since is None else now - job.outage_since
-        if job.failures >= self.max_attempts or lasted_s >= self.outage_limit_s:
+        spent = job.failures >= self.max_attempts or lasted_s >= self.outage_limit_s
+        if spent:
             self._fail(job, error)
+        return not spent
 
     async def release(self, lease: Lease) -> None:
         job = self._held(lease)

@@ -3,7 +3,6 @@
 `qualifies` says in plain Python what a filter means.
 """
 
-import hashlib
 import itertools
 import math
 import operator
@@ -80,9 +79,7 @@ class InMemoryChunkIndex:
             staged = self._staged.get(self._held(lease).id, {})
         except LeaseLost:
             return {}
-        return {
-            index: hashlib.sha256(embedded.chunk.text.encode()).digest() for index, embedded in staged.items()
-        }
+        return {index: embedded.chunk.digest for index, embedded in staged.items()}
 
     async def stage(self, lease: Lease, chunks: Sequence[EmbeddedChunk]) -> None:
         for embedded in chunks:

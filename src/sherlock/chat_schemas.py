@@ -221,7 +221,7 @@ class ChatCompletionRequest(OpenModel):
         functions = [tool.model_dump(exclude_unset=True) for tool in self.function_tools]
         if not functions:
             options.pop("parallel_tool_calls", None)
-        searched = bool(self.file_search_tools)
+        searched = bool(self.file_search_tools) and may_search(self.tool_choice)
         return options | function_options(functions, self.tool_choice, searched=searched)
 
 

@@ -194,7 +194,8 @@ class IngestResult(TypedDict):
 class IngestProgressEvent(TypedDict):
     """Each stage as it is entered, and `embed` after every batch; `completed` or `failed` comes last.
 
-    A job that is `postponed` begins again: something was down, or its worker stopped. Events may be lost.
+    A job that is `postponed` begins again: something was down, or its worker stopped. One that is cancelled,
+    or whose file is deleted, says nothing more. Events may be lost.
     """
 
     file_id: str

@@ -300,7 +300,7 @@ class CreateResponseRequest(OpenModel):
         if functions:
             options["parallel_tool_calls"] = self.parallel_tool_calls
         given = {name: value for name, value in options.items() if value is not None}
-        searched = self.file_search_tool is not None
+        searched = self.file_search_tool is not None and may_search(choice)
         return given | function_options(functions, nested_choice(choice), searched=searched)
 
     def echo(self, model: str, default_limit: int, default_alpha: float, *, stores: bool) -> dict[str, Any]:

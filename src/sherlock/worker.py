@@ -6,9 +6,9 @@ delay (something was down, which does not count against it, or we are at fault, 
 nothing: its lease runs out and another claims the job, going on from the chunks that were staged.
 
 A job that was cancelled, or whose file is being deleted, is let go at once. Its waiting ends there and then:
-for the file store, for a statement (which is cancelled on the server too), for its place at the encoder. What
-runs in a thread cannot be stopped (the encoder's current batch, a parser that is reading): it runs out beside
-the next job, can write nothing, and there is at most one such remnant a slot.
+for the file store, for a statement (which is cancelled on the server too), for its place at the encoder; the
+process that reads the file is killed. What runs in a thread cannot be stopped (the encoder's current batch):
+it runs out beside the next job, can write nothing, and there is at most one such remnant a slot.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Settlement:
     """How a job ends here: what is told to the queue, and what is said in the log once it is told."""
 
     said: str
-    tell: Callable[[], Awaitable[None]] | None = None
+    tell: Callable[[], Awaitable[bool | None]] | None = None
     """`None`: the job is not ours any more."""
     stage: IngestStage = "postponed"
     chunks: int = 0
@@ -106,14 +106,15 @@ class Worker:
         settlement = await self._ingest(job, stop)
         context = {"job": job.lease.job_id, "attempt": job.lease.attempt} | settlement.details
         try:
-            if settlement.tell is not None:
-                await settlement.tell()
+            goes_on = await settlement.tell() if settlement.tell is not None else None
         except LeaseLost:
             log.info("job lost before it was settled", extra=context)
         else:
-            log.log(settlement.level, settlement.said, extra=context)
+            given_up = goes_on is False
+            log.log(settlement.level, "job failed" if given_up else settlement.said, extra=context)
             if settlement.tell is not None:
-                await self.ingestor.progress.report(job, settlement.stage, settlement.chunks)
+                stage = "failed" if given_up else settlement.stage
+                await self.ingestor.progress.report(job, stage, settlement.chunks)
 
     async def _ingest(self, job: IngestJob, stop: asyncio.Event) -> Settlement:
         """Ingest until it ends, the job is to be let go or `stop` is set; says how it is to be settled."""

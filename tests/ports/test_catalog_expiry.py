@@ -86,6 +86,7 @@ async def test_an_expired_file_is_as_good_as_deleted(
     assert (await catalog.list_files(workspace, PageRequest())).items == (kept,)
     listed = await catalog.list_memberships(workspace, store.id, PageRequest())
     assert [member.file_id for member in listed.items] == [kept.id]
+    assert (await catalog.get_vector_store(workspace, store.id)).file_counts.total == 1
     # A client that is in the middle of a list goes on.
     after = PageRequest(order="asc", after=gone.id)
     assert (await catalog.list_files(workspace, after)).items == ()

@@ -218,9 +218,9 @@ async def test_a_retried_job_is_due_after_its_delay(
 
 async def test_retries_are_bounded(catalog: Catalog, queue: IngestQueue, attach: Attach) -> None:
     await attach()
-    for _ in range(MAX_ATTEMPTS):
+    for number in range(1, MAX_ATTEMPTS + 1):
         job = await claimed(queue)
-        await queue.retry(job.lease, 0, ERROR, counted=True)
+        assert await queue.retry(job.lease, 0, ERROR, counted=True) == (number < MAX_ATTEMPTS)
     failed = await member(catalog, job)
     assert (failed.status, failed.last_error) == ("failed", ERROR)
     assert await queue.claim("worker", LEASE_S) is None

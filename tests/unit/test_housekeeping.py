@@ -17,6 +17,7 @@ from sherlock.rag.application import housekeeping
 from sherlock.rag.application.files import Files, UploadDetails
 from sherlock.rag.application.housekeeping import Duty, Housekeeper
 from sherlock.rag.application.uploads import Uploads
+from sherlock.rag.domain.errors import FileStoreUnavailable
 from sherlock.rag.domain.models import (
     RESPONSE_LIFE_S,
     ChunkingStrategy,
@@ -153,6 +154,23 @@ async def test_responses_are_forgotten_after_their_time(bench: Bench) -> None:
         await bench.responses.add(StoredResponse(response_id, HERE, created_at, None, {}, (), ()))
     await bench.housekeeper.run_once()
     assert [key[1] for key in bench.responses.responses] == ["resp_new"]
+
+
+async def test_bytes_that_cannot_be_removed_hold_up_no_other_file(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, gone = await bench.add_file(), await bench.add_file()
+    bench.let_pass(stuck, gone)
+    remove = bench.store.delete
+
+    async def delete(key: str) -> None:
+        if key == stuck.blob_key:
+            raise FileStoreUnavailable
+        await remove(key)
+
+    monkeypatch.setattr(bench.store, "delete", delete)
+    await bench.housekeeper.run_once()
+    assert [file.id for file in bench.state.files.values()] == [stuck.id]
 
 
 class Faulty(Housekeeper):

@@ -184,6 +184,10 @@ FUNCTION = {"type": "function", "function": {"name": "f"}}
             {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "file_search"}]}},
             "none",
         ),
+        (  # nothing is searched, so the model is still bound to use one of its own
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [FUNCTION]}},
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [FUNCTION]}},
+        ),
     ],
 )
 def test_the_models_tool_choice_knows_no_file_search(choice: Any, upstream: Any) -> None:

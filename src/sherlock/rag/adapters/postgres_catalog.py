@@ -23,6 +23,7 @@ from sherlock.rag.adapters.postgres_files import (
     FILE_COLUMNS,
     FILES,
     GET_FILE,
+    UNEXPIRED,
     file_values,
     stored_file,
 )
@@ -150,15 +151,15 @@ _LIST_STORES = Listing(
 )
 
 # How the files of some stores stand, counted where they lie: there is no second number that could drift.
-_COUNTS = text("""
+_COUNTS = text(f"""
     select vector_store_id,
            count(*) filter (where status = 'in_progress') as in_progress,
            count(*) filter (where status = 'completed') as completed,
            count(*) filter (where status = 'failed') as failed,
            count(*) filter (where status = 'cancelled') as cancelled,
            CAST(sum(usage_bytes) AS bigint) as usage_bytes
-    from vector_store_files
-    where workspace_id = :workspace_id and vector_store_id = any(CAST(:ids AS text[]))
+    from vector_store_files m join knowledge_files f on f.file_no = m.file_no
+    where m.workspace_id = :workspace_id and vector_store_id = any(CAST(:ids AS text[])) and {UNEXPIRED}
     group by vector_store_id
 """)
 
@@ -205,33 +206,31 @@ _DELETE_STORE = text("delete from vector_stores where workspace_id = :workspace_
 
 # Attaches those of the files that exist and are not attached yet. Of two at the same time, the second waits
 # and then adds nothing.
-_ATTACH = text("""
+_ATTACH = text(f"""
     insert into vector_store_files (workspace_id, vector_store_id, file_id, store_no, file_no, attributes,
                                     max_chunk_size_tokens, chunk_overlap_tokens)
     select s.workspace_id, s.id, f.id, s.store_no, f.file_no,
            CAST(w.attributes AS jsonb), w.size, w.overlap
     from unnest(CAST(:file_ids AS text[]), CAST(:attributes AS text[]), CAST(:sizes AS int[]),
                 CAST(:overlaps AS int[])) as w (file_id, attributes, size, overlap)
-    join knowledge_files f on f.workspace_id = :workspace_id and f.id = w.file_id
+    join knowledge_files f on f.workspace_id = :workspace_id and f.id = w.file_id and {UNEXPIRED}
     join vector_stores s on s.workspace_id = :workspace_id and s.id = :vector_store_id
-      and (f.expires_at is null or f.expires_at > now())
     order by f.file_no
     on conflict do nothing returning file_id
 """)
 
 # Those that were attached before, locked in one order.
-_LOCK_ATTACHED = text("""
+_LOCK_ATTACHED = text(f"""
     select m.file_id, m.status, m.max_chunk_size_tokens, m.chunk_overlap_tokens
     from vector_store_files m join knowledge_files f on f.file_no = m.file_no
     where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
-      and m.file_id = any(CAST(:file_ids AS text[])) and (f.expires_at is null or f.expires_at > now())
+      and m.file_id = any(CAST(:file_ids AS text[])) and {UNEXPIRED}
     order by m.file_no for update of m
 """)
 
-_KNOWN_FILES = text("""
-    select id from knowledge_files
-    where workspace_id = :workspace_id and id = any(CAST(:file_ids AS text[]))
-      and (expires_at is null or expires_at > now())
+_KNOWN_FILES = text(f"""
+    select id from knowledge_files f
+    where workspace_id = :workspace_id and id = any(CAST(:file_ids AS text[])) and {UNEXPIRED}
 """)
 
 # A failed or cancelled membership starts over; its earlier jobs, and what they had staged, go. A batch it was
@@ -332,12 +331,12 @@ _CANCEL_JOBS = text("""
     delete from ingest_chunks c using cancelled where c.job_id = cancelled.id
 """)
 
-MEMBERSHIPS = """
+MEMBERSHIPS = f"""
     select m.file_id, m.vector_store_id, f.filename, m.status, m.error_code, m.error_message, m.attributes,
            m.max_chunk_size_tokens, m.chunk_overlap_tokens, m.chunk_count, m.usage_bytes, m.created_at
     from vector_store_files m join knowledge_files f on f.workspace_id = m.workspace_id and f.id = m.file_id
     where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
-      and (f.expires_at is null or f.expires_at > now())
+      and {UNEXPIRED}
 """
 _GET_MEMBERSHIP = text(f"{MEMBERSHIPS} and m.file_id = :file_id")
 _LIST_MEMBERSHIPS = Listing(
@@ -659,6 +658,8 @@ async def attach(
 
     Counts as activity of the store. Raises `NotFound`, `VectorStoreExpired` and `Conflict` as the port says.
     """
+    # Before any membership: deleting the store goes this way, too.
+    await connection.execute(LOCK_STORE, {"workspace_id": workspace_id, "vector_store_id": vector_store_id})
     await _check_active(connection, workspace_id, vector_store_id)
     await _attach(connection, workspace_id, vector_store_id, attachments, param)
     # Last, and without waiting: a store is not locked after a membership.

@@ -18,6 +18,7 @@ from sherlock.rag.adapters.postgres_catalog import (
     membership,
     page_of,
 )
+from sherlock.rag.adapters.postgres_files import UNEXPIRED
 from sherlock.rag.domain.errors import NotFound
 from sherlock.rag.domain.models import (
     Attachment,
@@ -41,11 +42,11 @@ _ADD_FILES = text("""
 
 # How the ingest of a batch's file stands. A look-up, not a join: it uses an index whatever the planner knows
 # of freshly written rows, where a join compared each of 2,000 files with all others (0.8 s).
-_STATUS = """
-    coalesce(f.ended, (
-        select m.status from vector_store_files m
-        where m.workspace_id = f.workspace_id and m.vector_store_id = f.vector_store_id
-          and m.file_id = f.file_id
+_STATUS = f"""
+    coalesce(listed.ended, (
+        select m.status from vector_store_files m join knowledge_files f on f.file_no = m.file_no
+        where m.workspace_id = listed.workspace_id and m.vector_store_id = listed.vector_store_id
+          and m.file_id = listed.file_id and {UNEXPIRED}
     ))
 """
 
@@ -59,8 +60,8 @@ _GET_BATCH = text(f"""
                count(*) filter (where status = 'failed') as failed,
                count(*) filter (where status = 'cancelled') as cancelled_files
         from (
-            select {_STATUS} as status from file_batch_files f
-            where f.workspace_id = b.workspace_id and f.batch_id = b.id
+            select {_STATUS} as status from file_batch_files listed
+            where listed.workspace_id = b.workspace_id and listed.batch_id = b.id
             offset 0  -- or the look-up would be repeated for each of the counts
         ) files
     ) counts
@@ -75,8 +76,9 @@ _LOCK_BATCH = text("""
 
 # Those that this batch still waits for.
 _IN_PROGRESS = text(f"""
-    select f.file_id from file_batch_files f
-    where f.workspace_id = :workspace_id and f.vector_store_id = :vector_store_id and f.batch_id = :batch_id
+    select listed.file_id from file_batch_files listed
+    where listed.workspace_id = :workspace_id and listed.vector_store_id = :vector_store_id
+      and listed.batch_id = :batch_id
       and {_STATUS} = 'in_progress'
 """)
 

@@ -17,10 +17,12 @@ ADD_FILE = text("""
             to_timestamp(:created_at), to_timestamp(CAST(:expires_at AS float8)))
 """)
 
-# All that there are; nobody sees one whose time has passed, though its row may stand for some seconds more.
+# Nobody sees a file whose time has passed, though its row may stand for some seconds more.
+UNEXPIRED = "(f.expires_at is null or f.expires_at > now())"
+
 FILES = f"""
-    select {FILE_COLUMNS} from knowledge_files
-    where workspace_id = :workspace_id and (expires_at is null or expires_at > now())
+    select {FILE_COLUMNS} from knowledge_files f
+    where workspace_id = :workspace_id and {UNEXPIRED}
 """
 GET_FILE = text(f"{FILES} and id = :id")
 

@@ -245,7 +245,7 @@ class PostgresIngestQueue:
             await connection.execute(_FAIL_MEMBERSHIP, {**membership, **reason})
             await connection.execute(_UNSTAGE, {"job_id": lease.job_id})
 
-    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> None:
+    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> bool:
         reason = {"code": error.code, "message": error.message}
         limits = {
             "delay_s": delay_s,
@@ -259,6 +259,7 @@ class PostgresIngestQueue:
                 await connection.execute(_FAIL_SPENT_JOB, {"job_id": lease.job_id})
                 await connection.execute(_FAIL_MEMBERSHIP, {**membership, **reason})
                 await connection.execute(_UNSTAGE, {"job_id": lease.job_id})
+        return not spent
 
     async def release(self, lease: Lease) -> None:
         async with self._database.transaction() as connection:

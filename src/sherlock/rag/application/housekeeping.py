@@ -1,18 +1,22 @@
 """What has to be done from time to time, whoever asks for it: things expire, and are cleared away."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sherlock.rag.application.uploads import Uploads
 from sherlock.rag.domain.errors import NotFound
+from sherlock.rag.domain.models import StoredFile, WorkspaceId
 from sherlock.rag.domain.ports import Catalog, FileStore, ResponseStore
 
 log = logging.getLogger(__name__)
 
 BATCH = 100
 """What one duty does in one round, each thing in a transaction of its own: no lock is held for long."""
+
+T = TypeVar("T")
 
 Duty = Callable[[], Awaitable[int]]
 """Does up to `BATCH` things and returns how many it did."""
@@ -57,19 +61,21 @@ class Housekeeper:
 
     async def detach_expired(self) -> int:
         """What was ingested of expired files, and into expired vector stores, goes."""
-        found = await self.catalog.expired_memberships(BATCH)
-        for workspace_id, vector_store_id, file_id in found:
+
+        async def detach(membership: tuple[WorkspaceId, str, str]) -> None:
             with suppress(NotFound):
-                await self.catalog.detach_file(workspace_id, vector_store_id, file_id)
-        return len(found)
+                await self.catalog.detach_file(*membership)
+
+        return await _each(await self.catalog.expired_memberships(BATCH), detach)
 
     async def remove_expired_files(self) -> int:
         """The bytes first: nobody can ask for them any more, and none are left without a record."""
-        found = await self.catalog.expired_files(BATCH)
-        for file in found:
+
+        async def remove(file: StoredFile) -> None:
             await self.store.delete(file.blob_key)
             await self.catalog.remove_expired_file(file.workspace_id, file.id)
-        return len(found)
+
+        return await _each(await self.catalog.expired_files(BATCH), remove)
 
     async def remove_left_over(self) -> int:
         return await self.uploads.remove_left_over(BATCH)
@@ -79,3 +85,15 @@ class Housekeeper:
 
     async def forget_expired_responses(self) -> int:
         return await self.responses.delete_expired(BATCH)
+
+
+async def _each(things: Sequence[T], do: Callable[[T], Awaitable[None]]) -> int:
+    """How many of them it was done to: one that fails, the oldest perhaps, must not hold up the others."""
+    done = 0
+    for thing in things:
+        try:
+            await do(thing)
+            done += 1
+        except Exception as error:
+            log.warning("housekeeping failed", extra={"duty": "one of many", "error": type(error).__name__})
+    return done

@@ -1,7 +1,6 @@
 """One ingest job: fetch the file, read it as chunks, embed them, publish them."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -78,7 +77,7 @@ class Ingestor:
             async with aclosing(self._batches(job, path)) as batches:
                 async for batch in batches:
                     chunk_count += len(batch)
-                    new = [made for made in batch if staged.get(made.index) != _digest(made)]
+                    new = [made for made in batch if staged.get(made.index) != made.digest]
                     if not new:
                         continue
                     embedded = await self._embed(new)
@@ -128,7 +127,3 @@ def retry_delay_s(attempt: int, random: Random) -> float:
     """
     longest = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempt - 1, 32))
     return longest / 2 + random.uniform(0, longest / 2)
-
-
-def _digest(made: Chunk) -> bytes:
-    return hashlib.sha256(made.text.encode()).digest()

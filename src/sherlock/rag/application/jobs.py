@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from sherlock.rag.domain.errors import Conflict, NotFound
+from sherlock.rag.domain.errors import Conflict, NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import JobRecord, JobState, WorkspaceId
 from sherlock.rag.domain.ports import Catalog, JobLog
 
@@ -41,7 +41,7 @@ class Jobs:
         async for job in self._failed(workspace_id):
             try:
                 await self._attach_again(job)
-            except NotFound:  # detached meanwhile
+            except (NotFound, VectorStoreExpired):  # detached meanwhile, or about to be
                 continue
             retried += 1
         return retried

@@ -3,6 +3,7 @@
 Times are seconds since the epoch (int), sizes are bytes, offsets are Unicode code points.
 """
 
+import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -272,6 +273,11 @@ class Chunk:
     end: int
     page: int | None = None
     heading: str | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of what is encoded: where it is the same, the vectors are."""
+        return hashlib.sha256(self.text_in_context.encode()).digest()
 
     @property
     def text_in_context(self) -> str:

@@ -390,9 +390,10 @@ class IngestQueue(Protocol):
     async def fail(self, lease: Lease, error: LastError) -> None:
         """Set the membership `failed`, for good. Raises `LeaseLost`, and then changes nothing."""
 
-    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> None:
+    async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> bool:
         """Give the job back, due after `delay_s`; failed with `error` when it has had its last chance.
 
+        Returns whether there will be another attempt.
         A `counted` attempt may have failed by the file's fault, and there are only so many. One that is not
         (something Sherlock needs was down) uses none up, and may be repeated until the outage has lasted too
         long. Raises `LeaseLost`, and then changes nothing.
@@ -415,7 +416,7 @@ class ChunkIndex(Protocol):
     """Chunks, vectors and keyword terms of the files in vector stores."""
 
     async def staged(self, lease: Lease) -> Mapping[int, bytes]:
-        """Chunks kept by this or an earlier attempt of the job: chunk index -> SHA-256 of its UTF-8 text.
+        """Chunks kept by this or an earlier attempt of the job: chunk index -> its `digest`.
 
         Empty for a lease that is lost: `stage` and `publish` are the ones to say so.
         """

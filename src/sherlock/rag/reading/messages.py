@@ -108,7 +108,7 @@ def unpack_read(body: bytes) -> Read:
 def unpack_answer(body: bytes) -> Answer:
     """Raises `Garbled`."""
     match _load(body):
-        case {"chunks": [*rows]}:
+        case {"chunks": [_, *_] as rows}:
             return Batch([_chunk(row) for row in rows])
         case {"failure": "memory"}:
             return OutOfMemory()

@@ -4,7 +4,6 @@ Here is what writes and reads chunks; `search.py` finds them.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -242,11 +241,10 @@ def _staged_records(job_id: int, store_no: int, chunks: Mapping[int, EmbeddedChu
         if not (storable(chunk.text) and storable(chunk.heading or "")):
             raise InvalidFile("The text holds characters that cannot be stored.")
         weights = terms.document_weights(terms.terms(chunk.text))
-        digest = hashlib.sha256(chunk.text.encode()).digest()
         windows = [HalfVector(list(window)) for window in embedded.windows]
         keys = [terms.store_key(store_no, term) for term in weights]
         records.append((
-            job_id, chunk.index, digest, chunk.text, chunk.start, chunk.end, chunk.page, chunk.heading,
+            job_id, chunk.index, chunk.digest, chunk.text, chunk.start, chunk.end, chunk.page, chunk.heading,
             windows, sparse(weights), keys,
         ))  # fmt: skip
     return records
