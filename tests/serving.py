@@ -41,7 +41,9 @@ class Served:
 @contextmanager
 def served(opened: Callable[[], AbstractAsyncContextManager[ASGIApp]]) -> Iterator[str]:
     """The address of the application that `opened` yields, which is served until the block ends."""
-    listener = socket.socket()
+    # Where the protocol is not named, asyncio leaves Nagle's algorithm on: each answer would wait 40 ms for
+    # the acknowledgement of its own headers.
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     failures: list[BaseException] = []
     started = threading.Event()
