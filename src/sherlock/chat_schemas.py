@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
-from pydantic import Discriminator, Field, StringConstraints, field_validator, model_validator
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
@@ -36,9 +36,29 @@ from sherlock.search_schemas import RetrievalObject, SearchOptions, retrieval_ob
 # ── request ─────────────────────────────────────────────────────────────────
 
 
+CONTENT: dict[str, Any] = {"content": {"type": ["string", "array"]}}
+
+
 class ChatMessageInput(OpenModel):
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: str | list[dict[str, Any]] | None = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"properties": {"role": {"enum": ["assistant", "function"]}}},
+                {
+                    "properties": {"role": {"enum": ["developer", "system", "user"]}} | CONTENT,
+                    "required": ["content"],
+                },
+                {
+                    "properties": {"role": {"const": "tool"}, "tool_call_id": {"type": "string"}} | CONTENT,
+                    "required": ["content", "tool_call_id"],
+                },
+            ]
+        }
+    )
+    """What `_complete` asks for, in the document."""
 
     @model_validator(mode="after")
     def _complete(self) -> "ChatMessageInput":
@@ -111,7 +131,8 @@ class ChatCompletionRequest(OpenModel):
     """Members that Sherlock acts on; all others go to the model as they came."""
 
     model: str
-    messages: list[ChatMessageInput] = Field(max_length=MAX_MESSAGES)
+    # None at all is an error with a code of its own.
+    messages: list[ChatMessageInput] = Field(max_length=MAX_MESSAGES, json_schema_extra={"minItems": 1})
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)

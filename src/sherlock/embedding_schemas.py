@@ -8,6 +8,8 @@ from typing_extensions import TypedDict
 from sherlock.schemas import ClosedModel
 
 MAX_INPUTS = 2048
+LAST_TOKEN = 100_276
+"""Of cl100k_base; some numbers before it stand for nothing."""
 
 
 def input_kind(value: Any) -> str | None:
@@ -23,7 +25,8 @@ def input_kind(value: Any) -> str | None:
 
 
 InputText = Annotated[str, StringConstraints(min_length=1)]
-InputTokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=MAX_INPUTS)]
+InputToken = Annotated[int, Field(ge=0, json_schema_extra={"maximum": LAST_TOKEN})]
+InputTokens = Annotated[list[InputToken], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
 class EmbeddingsRequest(ClosedModel):

@@ -43,14 +43,23 @@ UPLOAD_BODY: dict[str, Any] = {
                     "required": ["file", "purpose"],
                     "additionalProperties": False,
                     "properties": {
-                        "file": {"type": "string", "format": "binary"},
+                        "file": {
+                            "type": "string",
+                            "format": "binary",
+                            "description": "For `assistants` and `user_data` of a kind that can be read.",
+                        },
                         "purpose": {"type": "string", "enum": list(get_args(FilePurpose))},
                         "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
                         "expires_after[seconds]": {
                             "type": "integer",
                             "minimum": SHORTEST_LIFE_S,
                             "maximum": LONGEST_LIFE_S,
+                            "description": "From upload to expiry.",
                         },
+                    },
+                    "dependentRequired": {
+                        flat: [other for other in EXPIRES_AFTER.values() if other != flat]
+                        for flat in EXPIRES_AFTER.values()
                     },
                 }
             }
@@ -108,17 +117,19 @@ def unflattened(fields: Mapping[str, str]) -> dict[str, Any]:
 async def list_files(
     caller: CallerDep,
     rag: RagDep,
-    purpose: Purpose | None = None,
+    purpose: Annotated[Purpose | None, Query(description="Only files of this purpose.")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000), InDigits] = 10_000,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> ListObject[FileObject]:
+    """The files, newest first; of one purpose where it is named."""
     page = await rag.files.list(caller, PageRequest(limit, order, after), purpose)
     return list_object(page, file_object)
 
 
 @router.get("/{file_id}", operation_id="retrieveFile", responses=documented(404, 500, 503))
 async def retrieve_file(file_id: str, caller: CallerDep, rag: RagDep) -> FileObject:
+    """What is known of the file; its bytes are at `/content`."""
     return file_object(await rag.files.get(caller, file_id))
 
 

@@ -19,6 +19,7 @@ from sherlock import (
     http_errors,
     observability,
     openai_router,
+    openapi,
     vector_stores_router,
 )
 from sherlock.body_limit import BodyLimit
@@ -126,11 +127,11 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         vector_stores_router.router,
     ):
         app.include_router(router)
-    app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
     return app
 
 
-def openapi(app: FastAPI) -> dict[str, Any]:
+def document_of(app: FastAPI) -> dict[str, Any]:
     """FastAPI's document, with the shape of a stream's chunks, which no route returns as such."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
@@ -138,7 +139,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         schemas = document["components"]["schemas"]
         schemas |= chunk.pop("$defs") | {"ChatCompletionChunk": chunk}
         document["components"]["schemas"] = dict(sorted(schemas.items()))
-        app.openapi_schema = document
+        app.openapi_schema = openapi.completed(document)
     return app.openapi_schema
 
 

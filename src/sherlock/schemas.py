@@ -14,10 +14,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     StringConstraints,
     model_validator,
 )
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 from typing_extensions import TypedDict
 
 from sherlock.rag.domain.models import ComponentStatus, Page
@@ -56,6 +58,18 @@ class ClosedModel(BaseModel):
 
     null_clears: ClassVar[bool] = False
     """In updates `null` clears a value; everywhere else it means that nothing was given."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """In the document, too, what may be left out may be `null`."""
+        described = handler(schema)
+        shape = handler.resolve_ref_schema(described)
+        for name, member in shape["properties"].items():
+            if name not in shape.get("required", ()) and {"type": "null"} not in member.get("anyOf", ()):
+                shape["properties"][name] = {"anyOf": [member, {"type": "null"}]}
+        return described
 
     @model_validator(mode="before")
     @classmethod

@@ -65,12 +65,14 @@ async def list_vector_stores(
     after: str | None = None,
     before: str | None = None,
 ) -> ListObject[VectorStoreObject]:
+    """The stores, newest first."""
     page = await rag.vector_stores.list(caller, PageRequest(limit, order, after, before))
     return list_object(page, vector_store_object)
 
 
 @router.get("/{vector_store_id}", operation_id="getVectorStore", responses=documented(404, 500, 503))
 async def retrieve_vector_store(vector_store_id: str, caller: CallerDep, rag: RagDep) -> VectorStoreObject:
+    """The store, and how its files stand."""
     return vector_store_object(await rag.vector_stores.get(caller, vector_store_id))
 
 
@@ -130,7 +132,7 @@ async def attach_file(
     services: ServicesDep,
     rag: RagDep,
     response: Response,
-    sync: bool = False,
+    sync: Annotated[bool, Query(description="Wait for the ingest, for a limited time.")] = False,
 ) -> VectorStoreFileObject:
     """Queue a file for ingest and return at once; with `sync=true` wait for the job, for a limited time."""
     attached = await rag.vector_stores.attach(
@@ -158,8 +160,9 @@ async def list_vector_store_files(
     order: Order = "desc",
     after: str | None = None,
     before: str | None = None,
-    filter: Status | None = None,
+    filter: Annotated[Status | None, Query(description="Only files of this status.")] = None,
 ) -> ListObject[VectorStoreFileObject]:
+    """The files of the store, newest first; of one status where `filter` names it."""
     page = PageRequest(limit, order, after, before)
     files = await rag.vector_stores.list_files(caller, vector_store_id, page, filter)
     return list_object(files, vector_store_file_object)
@@ -173,6 +176,7 @@ async def list_vector_store_files(
 async def retrieve_vector_store_file(
     vector_store_id: str, file_id: str, caller: CallerDep, rag: RagDep, response: Response
 ) -> VectorStoreFileObject:
+    """How far the file's ingest is, and why it failed where it did."""
     response.headers["openai-poll-after-ms"] = POLL_AFTER_MS
     return vector_store_file_object(await rag.vector_stores.get_file(caller, vector_store_id, file_id))
 

@@ -3,6 +3,7 @@
 It changes on purpose: run this file with `UPDATE_CONTRACTS=1`.
 """
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 from tests.contract.data.check_response import spec
 from tests.serving import Served
 
+from sherlock import openapi
 from sherlock.config import Settings
 from sherlock.main import create_app
 
@@ -39,7 +41,8 @@ def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]
 
 def test_published_is_what_the_application_says(document: dict[str, Any]) -> None:
     if os.environ.get("UPDATE_CONTRACTS"):
-        PUBLISHED.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110))
+        plain = json.loads(json.dumps(document))  # without objects that stand in two places: no anchors
+        PUBLISHED.write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110))
     assert yaml.safe_load(PUBLISHED.read_text()) == document
 
 
@@ -84,6 +87,24 @@ def test_every_operation_documents_its_errors(document: dict[str, Any]) -> None:
             assert schema == envelope, f"{method} {path} {status}"
 
 
+def test_every_operation_says_what_it_is_about(document: dict[str, Any]) -> None:
+    tags = {tag["name"] for tag in document["tags"]}
+    for (method, path), operation in operations(document).items():
+        assert operation["description"], f"{method} {path}"
+        assert set(operation["tags"]) <= tags, f"{method} {path}"
+        for parameter in operation.get("parameters", []):
+            assert parameter.get("description"), f"{method} {path} {parameter['name']}"
+        for status, response in operation["responses"].items():
+            assert "x-request-id" in response["headers"], f"{method} {path} {status}"
+
+
+def test_what_is_said_of_an_operation_is_said_of_one_that_exists(document: dict[str, Any]) -> None:
+    known = {operation["operationId"]: operation for operation in operations(document).values()}
+    assert openapi.EXAMPLES.keys() <= known.keys()
+    for name, status in openapi.HEADERS_OF_OPERATION:
+        assert status in known[name]["responses"]
+
+
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     def references(node: Any) -> set[str]:
         if isinstance(node, dict):
@@ -91,6 +112,10 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
             return own.union(*(references(value) for value in node.values()))
         return set().union(*(references(value) for value in node)) if isinstance(node, list) else set()
 
-    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    known = {
+        f"#/components/{kind}/{name}"
+        for kind in ("schemas", "headers")
+        for name in document["components"][kind]
+    }
     assert references(document) <= known
     assert "#/components/schemas/ChatCompletionChunk" in references(document)
