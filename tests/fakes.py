@@ -6,16 +6,18 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from sherlock.rag.domain.errors import Conflict, InvalidRequest, LeaseLost, NotFound
+from sherlock.rag.domain.errors import Conflict, InvalidRequest, LeaseLost, NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import (
+    Attachment,
     Attributes,
     ChunkingStrategy,
     FileCounts,
     IngestJob,
+    JobState,
     LastError,
     Lease,
     Page,
@@ -25,6 +27,7 @@ from sherlock.rag.domain.models import (
     Status,
     StoredFile,
     Unset,
+    Upload,
     VectorStore,
     VectorStoreChanges,
     VectorStoreFile,
@@ -37,6 +40,10 @@ FileKey = tuple[WorkspaceId, str]
 StoreKey = tuple[WorkspaceId, str]
 MembershipKey = tuple[WorkspaceId, str, str]
 """Workspace, vector store, file."""
+
+JOB_BYTES = FEW_PAGES_BYTES = 65_536
+LARGE_BYTES = 2_097_152
+"""What a job costs beside its file's bytes; where the second and third size class begin."""
 
 # ── catalog and ingest queue ────────────────────────────────────────────────
 
@@ -51,33 +58,98 @@ class MemoryMembership:
 class MemoryJob:
     id: int
     membership: MembershipKey
+    size_class: int
+    turn: int
     run_after: float
-    running: bool = False
+    created_at: int
+    state: JobState = "waiting"
     attempt: int = 0
     failures: int = 0
     outage_since: float | None = None
     owner: str = ""
     lease_until: float = 0.0
+    finished_at: int | None = None
+    reason: str | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.state == "running"
+
+    def end(self, state: JobState, reason: str | None = None) -> None:
+        self.state, self.reason, self.finished_at = state, reason, int(time.time())
+
+
+@dataclass
+class MemoryObject:
+    """What an upload put, or puts, into the file store."""
+
+    workspace_id: WorkspaceId
+    upload_id: str
+    id: str
+    reserved_at: float
+    bytes: int | None = None
 
 
 @dataclass
 class MemoryState:
-    """What the database would hold. `jobs` are those that wait or run."""
+    """What the database would hold."""
 
     files: dict[FileKey, StoredFile] = field(default_factory=dict)
     stores: dict[StoreKey, VectorStore] = field(default_factory=dict)
     memberships: dict[MembershipKey, MemoryMembership] = field(default_factory=dict)
-    jobs: dict[int, MemoryJob] = field(default_factory=dict)
+    all_jobs: dict[int, MemoryJob] = field(default_factory=dict)
+    clock: int = 0
+    """The furthest turn that was claimed."""
+    on_restart: "list[Callable[[MembershipKey, Status], None]]" = field(default_factory=list)
+    """Told of a membership that starts over, and how it had ended."""
+    uploads: dict[tuple[WorkspaceId, str], Upload] = field(default_factory=dict)
+    upload_objects: dict[FileKey, MemoryObject] = field(default_factory=dict)
     job_ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     queued: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def queue(self, key: MembershipKey) -> None:
-        job = MemoryJob(next(self.job_ids), key, run_after=time.monotonic())
-        self.jobs[job.id] = job
+    @property
+    def jobs(self) -> dict[int, MemoryJob]:
+        """Those that wait or run."""
+        return {id: job for id, job in self.all_jobs.items() if job.state in ("waiting", "running")}
+
+    def queue(self, keys: Sequence[MembershipKey]) -> None:
+        """Queue files of one workspace together, each with its turn."""
+        if not keys:
+            return
+        waiting = [
+            job
+            for job in self.all_jobs.values()
+            if job.state == "waiting" and job.membership[0] == keys[0][0]
+        ]
+        came = list(self.files)
+        used = 0
+        for size_class, _, key in sorted((self._size_class(k), came.index((k[0], k[2])), k) for k in keys):
+            used += self.files[key[0], key[2]].bytes + JOB_BYTES
+            last = max((job.turn for job in waiting if job.size_class <= size_class), default=0)
+            id = next(self.job_ids)
+            self.all_jobs[id] = MemoryJob(
+                id,
+                key,
+                size_class,
+                turn=max(self.clock, last) + used,
+                run_after=time.monotonic(),
+                created_at=int(time.time()),
+            )
         self.queued.set()
 
+    def _size_class(self, key: MembershipKey) -> int:
+        size = self.files[key[0], key[2]].bytes
+        return (size > FEW_PAGES_BYTES) + (size > LARGE_BYTES)
+
     def drop_jobs(self, key: MembershipKey) -> None:
-        self.jobs = {id: job for id, job in self.jobs.items() if job.membership != key}
+        self.all_jobs = {id: job for id, job in self.all_jobs.items() if job.membership != key}
+
+    def cancel(self, key: MembershipKey) -> None:
+        if self.memberships[key].value.status == "in_progress":
+            self.change(key, status="cancelled")
+            for job in self.jobs.values():
+                if job.membership == key:
+                    job.end("cancelled")
 
     def drop_memberships(self, keys: Iterable[MembershipKey]) -> None:
         for key in list(keys):
@@ -110,7 +182,7 @@ class InMemoryCatalog:
     ) -> Page[StoredFile]:
         files = [file for (workspace, _), file in self.state.files.items() if workspace == workspace_id]
         keys = {file.id: (file.created_at, number) for number, file in enumerate(files)}
-        shown = [file for file in files if purpose in (None, file.purpose)]
+        shown = [file for file in files if purpose in (None, file.purpose) and not has_expired(file)]
         return page_of(shown, lambda file: keys[file.id], keys, page, "File")
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
@@ -120,6 +192,10 @@ class InMemoryCatalog:
         )
         del self.state.files[workspace_id, file_id]
         return file
+
+    async def recorded(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> set[str]:
+        known = self.state.files.keys() | self.state.upload_objects.keys()
+        return {id for id in object_ids if (workspace_id, id) in known}
 
     async def add_vector_store(
         self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
@@ -132,9 +208,8 @@ class InMemoryCatalog:
         if (store.workspace_id, store.id) in self.state.stores:
             raise Conflict("The vector store exists already.")
         self.state.stores[store.workspace_id, store.id] = store
-        now = time.time()
-        for file_id in dict.fromkeys(file_ids):
-            self._attach(store.workspace_id, store.id, file_id, None, chunking, now)
+        wanted = [Attachment(file_id, chunking) for file_id in dict.fromkeys(file_ids)]
+        self._attach(store.workspace_id, store.id, wanted, "file_ids")
         return self._store(store.workspace_id, store.id)
 
     async def get_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
@@ -162,13 +237,21 @@ class InMemoryCatalog:
             check_map(changes.metadata, "metadata")
             store = replace(store, metadata=changes.metadata)
         if not isinstance(changes.expires_after_days, Unset):
+            if store.expired:
+                raise VectorStoreExpired(vector_store_id, param="expires_after")
             store = replace(store, expires_after_days=changes.expires_after_days)
-        self.state.stores[workspace_id, vector_store_id] = replace(store, last_active_at=int(time.time()))
+        if not store.expired:
+            store = replace(store, last_active_at=int(time.time()))
+        self.state.stores[workspace_id, vector_store_id] = store
         return self._store(workspace_id, vector_store_id)
 
     async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
+        self.touch(workspace_id, vector_store_ids)
+
+    def touch(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
         for key in {(workspace_id, i) for i in vector_store_ids} & self.state.stores.keys():
-            self.state.stores[key] = replace(self.state.stores[key], last_active_at=int(time.time()))
+            if not self._store(*key).expired:
+                self.state.stores[key] = replace(self.state.stores[key], last_active_at=int(time.time()))
 
     async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
         self._store(workspace_id, vector_store_id)
@@ -187,22 +270,50 @@ class InMemoryCatalog:
         chunking: ChunkingStrategy,
         chunking_given: bool,
     ) -> VectorStoreFile:
-        check_map(attributes, "attributes")
-        self._store(workspace_id, vector_store_id)
-        self._file(workspace_id, file_id, "file_id")
-        key = (workspace_id, vector_store_id, file_id)
-        if key not in self.state.memberships:
-            return self._attach(*key, attributes, chunking, time.time())
-        value = self.state.memberships[key].value
-        if value.status in ("failed", "cancelled"):
-            self.state.drop_jobs(key)
-            self.state.change(key, status="in_progress", last_error=None, chunking=chunking)
-            self.state.queue(key)
-        elif chunking_given and chunking != value.chunking:
-            raise Conflict("The file is already attached with another chunking strategy.")
-        if attributes is not None:
-            self.state.change(key, attributes=floats(attributes))
-        return self.state.memberships[key].value
+        wanted = [Attachment(file_id, chunking, chunking_given, attributes)]
+        self.attach(workspace_id, vector_store_id, wanted, "file_id")
+        return self._membership(workspace_id, vector_store_id, file_id)
+
+    def attach(
+        self,
+        workspace_id: WorkspaceId,
+        vector_store_id: str,
+        attachments: Sequence[Attachment],
+        param: str = "file_ids",
+    ) -> None:
+        """All or none, as every method that attaches does."""
+        if self._store(workspace_id, vector_store_id).expired:
+            raise VectorStoreExpired(vector_store_id)
+        self._attach(workspace_id, vector_store_id, attachments, param)
+        self.touch(workspace_id, [vector_store_id])
+
+    def _attach(
+        self, workspace_id: WorkspaceId, vector_store_id: str, attachments: Sequence[Attachment], param: str
+    ) -> None:
+        for one in attachments:
+            check_map(one.attributes, "attributes")
+            self._file(workspace_id, one.file_id, param)
+            known = self.state.memberships.get((workspace_id, vector_store_id, one.file_id))
+            stands = known and known.value.status not in ("failed", "cancelled")
+            if known and stands and one.chunking_given and one.chunking != known.value.chunking:
+                raise Conflict("The file is already attached with another chunking strategy.")
+        now, queued = time.time(), []
+        for one in attachments:
+            key = (workspace_id, vector_store_id, one.file_id)
+            if key not in self.state.memberships:
+                self._add_membership(key, one, now)
+                queued.append(key)
+                continue
+            status = self.state.memberships[key].value.status
+            if status in ("failed", "cancelled"):
+                for told in self.state.on_restart:
+                    told(key, status)
+                self.state.drop_jobs(key)
+                self.state.change(key, status="in_progress", last_error=None, chunking=one.chunking)
+                queued.append(key)
+            if one.attributes is not None:
+                self.state.change(key, attributes=floats(one.attributes))
+        self.state.queue(queued)
 
     async def get_membership(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
@@ -218,7 +329,12 @@ class InMemoryCatalog:
         keys = {
             m.value.file_id: (m.attached_at, came.index((workspace_id, m.value.file_id))) for m in members
         }
-        shown = [m.value for m in members if status in (None, m.value.status)]
+        shown = [
+            m.value
+            for m in members
+            if status in (None, m.value.status)
+            and not has_expired(self.state.files[workspace_id, m.value.file_id])
+        ]
         return page_of(shown, lambda value: keys[value.file_id], keys, page, "VectorStoreFile")
 
     async def update_attributes(
@@ -229,16 +345,54 @@ class InMemoryCatalog:
         return self.state.change((workspace_id, vector_store_id, file_id), attributes=floats(attributes))
 
     async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
+        key = (workspace_id, vector_store_id, file_id)
+        if key not in self.state.memberships:
+            raise NotFound("VectorStoreFile", file_id)
+        self.state.drop_memberships([key])
+
+    async def expire_vector_stores(self, limit: int) -> int:
+        overdue = [
+            key for key, store in self.state.stores.items() if self._store(*key).expired and not store.expired
+        ]
+        for key in overdue[:limit]:
+            self.state.stores[key] = replace(self.state.stores[key], expired=True)
+        return len(overdue[:limit])
+
+    async def expired_memberships(self, limit: int) -> list[tuple[WorkspaceId, str, str]]:
+        return [
+            (workspace_id, store_id, file_id)
+            for workspace_id, store_id, file_id in self.state.memberships
+            if self.state.stores[workspace_id, store_id].expired
+            or has_expired(self.state.files[workspace_id, file_id])
+        ][:limit]
+
+    async def expired_files(self, limit: int) -> list[StoredFile]:
+        attached = {(workspace_id, file_id) for workspace_id, _, file_id in self.state.memberships}
+        expired = [
+            file for key, file in self.state.files.items() if has_expired(file) and key not in attached
+        ]
+        return sorted(expired, key=lambda file: file.expires_at or 0)[:limit]
+
+    async def remove_expired_file(self, workspace_id: WorkspaceId, file_id: str) -> None:
+        file = self.state.files.get((workspace_id, file_id))
+        if file is not None and has_expired(file):
+            del self.state.files[workspace_id, file_id]
+
+    async def cancel_file(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
+    ) -> VectorStoreFile:
         self._membership(workspace_id, vector_store_id, file_id)
-        self.state.drop_memberships([(workspace_id, vector_store_id, file_id)])
+        self.state.cancel((workspace_id, vector_store_id, file_id))
+        return self._membership(workspace_id, vector_store_id, file_id)
 
     async def check(self) -> None:
         return None
 
     def _file(self, workspace_id: WorkspaceId, file_id: str, param: str = "id") -> StoredFile:
-        if (workspace_id, file_id) not in self.state.files:
+        file = self.state.files.get((workspace_id, file_id))
+        if file is None or has_expired(file):
             raise NotFound("File", file_id, param=param)
-        return self.state.files[workspace_id, file_id]
+        return file
 
     def _store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
         key = (workspace_id, vector_store_id)
@@ -248,6 +402,7 @@ class InMemoryCatalog:
         files = [m.value for k, m in self.state.memberships.items() if k[:2] == key]
         statuses = [file.status for file in files]
         days = store.expires_after_days
+        expires_at = None if days is None else store.last_active_at + days * 86_400
         return replace(
             store,
             file_counts=FileCounts(
@@ -257,37 +412,28 @@ class InMemoryCatalog:
                 cancelled=statuses.count("cancelled"),
             ),
             usage_bytes=sum(file.usage_bytes for file in files),
-            expires_at=None if days is None else store.last_active_at + days * 86_400,
+            expires_at=expires_at,
+            expired=store.expired or (expires_at is not None and expires_at <= time.time()),
         )
 
     def _membership(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> VectorStoreFile:
         key = (workspace_id, vector_store_id, file_id)
-        if key not in self.state.memberships:
+        if key not in self.state.memberships or has_expired(self.state.files[workspace_id, file_id]):
             raise NotFound("VectorStoreFile", file_id)
         return self.state.memberships[key].value
 
-    def _attach(
-        self,
-        workspace_id: WorkspaceId,
-        vector_store_id: str,
-        file_id: str,
-        attributes: Attributes | None,
-        chunking: ChunkingStrategy,
-        now: float,
-    ) -> VectorStoreFile:
-        key = (workspace_id, vector_store_id, file_id)
+    def _add_membership(self, key: MembershipKey, attachment: Attachment, now: float) -> None:
+        workspace_id, vector_store_id, file_id = key
         value = VectorStoreFile(
             file_id=file_id,
             vector_store_id=vector_store_id,
             filename=self.state.files[workspace_id, file_id].filename,
             status="in_progress",
-            chunking=chunking,
+            chunking=attachment.chunking,
             created_at=int(now),
-            attributes=floats(attributes),
+            attributes=floats(attachment.attributes),
         )
         self.state.memberships[key] = MemoryMembership(value, now)
-        self.state.queue(key)
-        return value
 
 
 class InMemoryIngestQueue:
@@ -301,18 +447,17 @@ class InMemoryIngestQueue:
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
         now = time.monotonic()
         for job in [j for j in self.state.jobs.values() if j.running and j.lease_until < now]:
-            job.running, job.run_after = False, job.lease_until
+            job.state = "waiting"
             job.failures += 1
             if job.failures >= self.max_attempts:
                 self._fail(job, LastError("server_error", "The worker stopped at every attempt."))
-        due = [
-            j for j in self.state.jobs.values() if not j.running and j.run_after <= now and self._wanted(j)
-        ]
+        due = [j for j in self.state.jobs.values() if not j.running and j.run_after <= now]
         if not due:
             return None
-        job = min(due, key=lambda j: (j.run_after, j.id))
-        job.running, job.owner, job.lease_until = True, owner, now + lease_s
+        job = min(due, key=lambda j: (j.turn, j.id))
+        job.state, job.owner, job.lease_until = "running", owner, now + lease_s
         job.attempt += 1
+        self.state.clock = max(self.state.clock, job.turn)
         workspace_id, vector_store_id, file_id = job.membership
         file = self.state.files[workspace_id, file_id]
         return IngestJob(
@@ -326,6 +471,10 @@ class InMemoryIngestQueue:
             encoder=self.state.stores[workspace_id, vector_store_id].encoder,
         )
 
+    async def watch(self, lease: Lease) -> None:
+        while self._is_held(lease):  # noqa: ASYNC110 - whatever ends a job tells nobody
+            await asyncio.sleep(0.02)
+
     async def renew(self, lease: Lease, lease_s: float) -> None:
         self._held(lease).lease_until = time.monotonic() + lease_s
 
@@ -337,14 +486,16 @@ class InMemoryIngestQueue:
             chunk_count=published.chunk_count,
             usage_bytes=published.usage_bytes,
         )
-        del self.state.jobs[job.id]
+        job.end("done")
 
     async def fail(self, lease: Lease, error: LastError) -> None:
-        self._fail(self._held(lease), error)
+        job = self._held(lease)
+        job.failures += 1
+        self._fail(job, error)
 
     async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> None:
         job, now = self._held(lease), time.monotonic()
-        job.running, job.run_after = False, now + delay_s
+        job.state, job.run_after, job.reason = "waiting", now + delay_s, error.message
         if counted:
             job.failures += 1
             job.outage_since = None
@@ -356,11 +507,14 @@ class InMemoryIngestQueue:
 
     async def release(self, lease: Lease) -> None:
         job = self._held(lease)
-        job.running, job.run_after = False, time.monotonic()
+        job.state, job.run_after = "waiting", time.monotonic()
         self.state.queued.set()
 
     async def depth(self) -> int:
         return len(self.state.jobs)
+
+    async def waiting(self, limit: int) -> int:
+        return min(limit, sum(not job.running for job in self.state.jobs.values()))
 
     async def wait_for_work(self, timeout_s: float) -> None:
         try:
@@ -373,16 +527,22 @@ class InMemoryIngestQueue:
         job = self.state.jobs.get(lease.job_id)
         if job is None or not job.running or (job.attempt, job.owner) != (lease.attempt, lease.owner):
             raise LeaseLost()
-        if not self._wanted(job):
-            raise LeaseLost()
         return job
 
-    def _wanted(self, job: MemoryJob) -> bool:
-        return self.state.memberships[job.membership].value.status == "in_progress"
+    def _is_held(self, lease: Lease) -> bool:
+        try:
+            self._held(lease)
+        except LeaseLost:
+            return False
+        return True
 
     def _fail(self, job: MemoryJob, error: LastError) -> None:
         self.state.change(job.membership, status="failed", last_error=error)
-        del self.state.jobs[job.id]
+        job.end("failed", error.message)
+
+
+def has_expired(file: StoredFile) -> bool:
+    return file.expires_at is not None and file.expires_at <= time.time()
 
 
 def page_of(

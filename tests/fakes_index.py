@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fakes import MembershipKey, MemoryJob, MemoryState
+from tests.fakes import MembershipKey, MemoryJob, MemoryState, has_expired
 
 from sherlock.rag import terms
 from sherlock.rag.domain.errors import InvalidFile, InvalidRequest, LeaseLost, Unavailable
@@ -153,7 +153,9 @@ class InMemoryChunkIndex:
     def _searchable(self) -> Iterator[StoredChunk]:
         for key, chunks in self._published.items():
             membership = self.state.memberships.get(key)
-            if membership is not None and membership.value.status in ("in_progress", "completed"):
+            if membership is None or has_expired(self.state.files[key[0], key[2]]):
+                continue
+            if membership.value.status in ("in_progress", "completed"):
                 yield from chunks
 
     def _attributes(self, chunk: StoredChunk) -> Attributes | None:

@@ -17,11 +17,14 @@ from tests.fakes_models import FakeChatModel
 from sherlock.config import Settings
 from sherlock.graph import Chat
 from sherlock.main import Server, create_app
+from sherlock.rag.application.rewrite import Rewriter
 from sherlock.rag.domain.ports import ChatModel
+from sherlock.responses import Responses
 from sherlock.wiring import Services, open_services
-from sherlock.worker import Worker
+from sherlock.worker import Worker, keep_house
 
 START_TIMEOUT_S = 60.0
+HOUSEKEEPING_S = 0.3
 
 
 @dataclass
@@ -29,6 +32,10 @@ class Served:
     url: str
     chat_model: FakeChatModel = field(default_factory=FakeChatModel)
     """What answers where a test chose no other model: it can be told what to say."""
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     def client(self, **options: object) -> openai.OpenAI:
         options = {"api_key": "unused", "max_retries": 0, "timeout": 30, **options}
@@ -91,14 +98,19 @@ def settings_for(folder: Path, **settings: object) -> Settings:
 
 
 def with_chat_model(services: Services, chat_model: ChatModel) -> Services:
+    """`chat_model` also rewrites questions, as one from a server would."""
+    rag = services.rag
+    if rag is not None:
+        rag = replace(rag, retriever=replace(rag.retriever, rewriter=Rewriter(chat_model, timeout_s=5)))
     chat = Chat(
         chat_model,
-        services.rag.retriever if services.rag else None,
+        rag.retriever if rag else None,
         services.counter,
         system_prompt=services.settings.system_prompt,
         trim_history=False,
     )
-    return replace(services, chat=chat, chat_model=chat_model)
+    responses = Responses(chat, services.rag.response_store if services.rag else None)
+    return replace(services, chat=chat, responses=responses, chat_model=chat_model, rag=rag)
 
 
 @contextmanager
@@ -124,7 +136,9 @@ async def working(services: Services) -> AsyncIterator[None]:
         return
     stop = asyncio.Event()
     worker = Worker(services.rag.queue, services.rag.ingestor, slots=1, lease_s=30)
-    running = asyncio.ensure_future(worker.run(stop))
+    running = asyncio.gather(
+        worker.run(stop), keep_house(services.rag.housekeeper, stop, every_s=HOUSEKEEPING_S)
+    )
     try:
         yield
     finally:

@@ -1,5 +1,7 @@
 """How long the body of a request may be."""
 
+import re
+
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -7,8 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """JSON is read into memory as a whole. The longest is meant to be a chat with images: OpenAI takes 50 MB."""
 
-MEASURED_BY_ITS_ROUTE = ("POST", "/v1/files")
-"""Read as a stream, with a limit and an error of its own."""
+MEASURED_BY_ITS_ROUTE = re.compile(r"/v1/files|/v1/uploads/[^/]+/parts")
+"""What is posted there is read as a stream, with a limit and an error of its own."""
 
 
 class BodyLimit:
@@ -43,4 +45,4 @@ class BodyLimit:
 
 def is_measured_by_its_route(scope: Scope) -> bool:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return (scope["method"], path) == MEASURED_BY_ITS_ROUTE
+    return scope["method"] == "POST" and MEASURED_BY_ITS_ROUTE.fullmatch(path) is not None

@@ -3,7 +3,6 @@
 `ChunkWriter` frames events as `chat.completion.chunk`s, `completion` folds the same events into one object.
 """
 
-import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ from sherlock.rag.domain.models import (
     Citation,
     Citations,
     Done,
-    FileSearch,
     Finished,
     FinishReason,
     RefusalDelta,
@@ -30,8 +28,9 @@ from sherlock.rag.domain.models import (
     ToolCallDelta,
     Usage,
 )
-from sherlock.schemas import MetadataInput, OpenModel, Text
-from sherlock.search_schemas import RetrievalObject, SearchOptions, retrieval_object
+from sherlock.schemas import MetadataInput, OpenModel, refuse_infinite
+from sherlock.search_schemas import RetrievalObject, retrieval_object
+from sherlock.tool_schemas import FileSearchTool, Name, function_options, may_search
 
 # ── request ─────────────────────────────────────────────────────────────────
 
@@ -68,26 +67,6 @@ class ChatMessageInput(OpenModel):
         if self.content is None and self.role not in ("assistant", "function"):
             raise PydanticCustomError("content", "a message with this role needs content")
         return self
-
-
-class FileSearchTool(SearchOptions):
-    """Sherlock's extension: searched here, never handed to the model as a tool."""
-
-    type: Literal["file_search"]
-    vector_store_ids: list[Text] = Field(max_length=100)
-
-    def to_domain(self, default_limit: int, default_alpha: float) -> FileSearch:
-        return FileSearch(
-            vector_store_ids=tuple(self.vector_store_ids),
-            limit=self.limit(default_limit),
-            alpha=self.alpha(default_alpha),
-            score_threshold=self.ranking_options.score_threshold,
-            filter=self.domain_filter(),
-            rerank=self.ranking_options.ranker != "none",
-        )
-
-
-Name = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]+$", max_length=64)]
 
 
 class FunctionDefinition(OpenModel):
@@ -158,6 +137,8 @@ class ChatCompletionRequest(OpenModel):
     OURS: ClassVar[frozenset[str]] = frozenset(
         {"model", "messages", "stream", "stream_options", "tools", "tool_choice"}
     )
+    CHOICES: ClassVar[tuple[str, ...]] = ("function", "file_search", "allowed_tools")
+    """Objects that `tool_choice` may be, by their `type`."""
     REFUSED: ClassVar[Mapping[str, str]] = {
         "functions": "use 'tools' instead",
         "function_call": "use 'tool_choice' instead",
@@ -190,6 +171,14 @@ class ChatCompletionRequest(OpenModel):
             )
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+        if not self.tools and self.tool_choice not in (None, "none", "auto"):
+            raise InvalidRequest("'tool_choice' is only allowed beside 'tools'.", param="tool_choice")
+        if isinstance(self.tool_choice, dict) and self.tool_choice.get("type") not in self.CHOICES:
+            raise InvalidRequest(
+                f"Invalid value: 'tool_choice' takes the types {', '.join(self.CHOICES)}.",
+                param="tool_choice.type",
+                code="invalid_value",
+            )
         if len(self.file_search_tools) > 1:
             raise InvalidRequest("Only one 'file_search' tool can be used at a time.", param="tools")
         return self
@@ -212,12 +201,10 @@ class ChatCompletionRequest(OpenModel):
 
     def to_domain(self, default_limit: int, default_alpha: float) -> ChatRequest:
         """Raises `InvalidRequest` for numbers that only a longer notation could hold."""
-        search = next(iter(self.file_search_tools), None) if self._may_search() else None
+        search = next(iter(self.file_search_tools), None) if may_search(self.tool_choice) else None
         messages = tuple(message.model_dump(exclude_unset=True) for message in self.messages)
         options = self._options()
-        for name, value in ({"messages": messages} | options).items():
-            if not is_finite(value):
-                raise InvalidRequest(f"Invalid '{name}': a number is out of range.", param=name)
+        refuse_infinite({"messages": messages} | options)
         return ChatRequest(
             model=self.model,
             messages=messages,
@@ -225,69 +212,17 @@ class ChatCompletionRequest(OpenModel):
             options=options,
         )
 
-    def _may_search(self) -> bool:
-        """Whether `tool_choice` leaves room for `file_search`: `none` and a forced function do not."""
-        choice = self.tool_choice
-        if not isinstance(choice, dict):
-            return choice != "none"
-        if choice.get("type") == "allowed_tools":
-            return any(tool.get("type") == "file_search" for tool in allowed_tools(choice))
-        return choice.get("type") == "file_search"
-
     def _options(self) -> dict[str, Any]:
         """What goes to the model as it came: all but our own members and `null`s."""
         given = self.model_dump(exclude_unset=True, exclude=set(self.OURS | self.KEPT_BACK))
         options = {name: value for name, value in given.items() if value is not None}
         if "max_completion_tokens" in options:
             options.pop("max_tokens", None)
-        if functions := self.function_tools:
-            options["tools"] = [tool.model_dump(exclude_unset=True) for tool in functions]
-            choice = upstream_choice(self.tool_choice, searched=bool(self.file_search_tools))
-            if choice is not None:
-                options["tool_choice"] = choice
-        else:
-            options.pop("parallel_tool_calls", None)
-        return options
-
-
-def is_finite(value: Any) -> bool:
-    """Whether all numbers in it are: `1e999` is JSON, and read as an infinity, which is none."""
-    found = [value]
-    while found:
-        part = found.pop()
-        if isinstance(part, float):
-            if not math.isfinite(part):
-                return False
-        elif isinstance(part, Mapping):
-            found.extend(part.values())
-        elif isinstance(part, list | tuple):
-            found.extend(part)
-    return True
-
-
-def allowed_tools(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools of a choice of type `allowed_tools`, in chat's nesting or flat."""
-    inner = choice.get("allowed_tools")
-    listed = (inner if isinstance(inner, dict) else choice).get("tools")
-    return [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
-
-
-def upstream_choice(choice: Any, *, searched: bool) -> Any:
-    """`tool_choice` for a model that knows nothing of `file_search`, which has been done by then."""
-    if not searched:
-        return choice
-    if choice == "required":
-        return "auto"
-    if not isinstance(choice, dict):
-        return choice
-    if choice.get("type") == "file_search":
-        return "none"
-    if choice.get("type") == "allowed_tools":
-        functions = [tool for tool in allowed_tools(choice) if tool.get("type") != "file_search"]
+        functions = [tool.model_dump(exclude_unset=True) for tool in self.function_tools]
         if not functions:
-            return "none"
-        return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": functions}}
-    return choice
+            options.pop("parallel_tool_calls", None)
+        searched = bool(self.file_search_tools)
+        return options | function_options(functions, self.tool_choice, searched=searched)
 
 
 # ── objects ─────────────────────────────────────────────────────────────────

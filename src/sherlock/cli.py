@@ -1,7 +1,7 @@
 """The command line: the processes of a deployment, and the use cases for a person at a terminal."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sherlock import config
+from sherlock.job_table import as_json, as_table
 from sherlock.process import EX_CONFIG
 from sherlock.rag.domain.errors import RequestError, SherlockError
 from sherlock.rag.domain.models import (
@@ -18,18 +19,24 @@ from sherlock.rag.domain.models import (
     ChatRequest,
     Citations,
     FileSearch,
+    JobState,
     PageRequest,
+    SearchOptions,
     SearchQuery,
     TextDelta,
     VectorStore,
+    WorkspaceId,
 )
 
 if TYPE_CHECKING:
+    from sherlock.rag.application.jobs import Jobs
     from sherlock.wiring import Rag
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 models = typer.Typer(no_args_is_help=True, help="The models that run in the process.")
 app.add_typer(models, name="models")
+jobs = typer.Typer(no_args_is_help=True, help="Ingest jobs: what waits, runs and failed, in all workspaces.")
+app.add_typer(jobs, name="jobs")
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -146,6 +153,79 @@ def prepare_models(
         fail(error.message)
     names = ", ".join(model.name for model in ready)
     out.print(f"Models are ready: {names}.", markup=False, soft_wrap=True)
+
+
+# ── jobs ────────────────────────────────────────────────────────────────────
+
+JobArgument = Annotated[int, typer.Argument(metavar="ID", help="Number of the job, as `list` shows it.")]
+WorkspaceOption = Annotated[str | None, typer.Option("--workspace", help="Default: all of them.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table; times are Unix seconds.")]
+
+
+@jobs.command("list")
+def list_jobs(
+    status: Annotated[JobState | None, typer.Option("--status", help="Default: any.")] = None,
+    workspace: WorkspaceOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50,
+    json: JsonOption = False,
+) -> None:
+    """Show jobs, the newest first, with their age, attempt and the reason they failed."""
+
+    async def work(jobs: "Jobs") -> None:
+        found = await jobs.list(status, WorkspaceId(workspace) if workspace else None, limit)
+        print(as_json(found) if json else as_table(found))
+
+    run(_with_jobs(work))
+
+
+@jobs.command("show")
+def show_job(job_id: JobArgument, json: JsonOption = False) -> None:
+    """Show one job."""
+
+    async def work(jobs: "Jobs") -> None:
+        job = await jobs.get(job_id)
+        print(as_json(job) if json else as_table([job]))
+
+    run(_with_jobs(work))
+
+
+@jobs.command("retry")
+def retry_job(
+    job_id: Annotated[int | None, typer.Argument(metavar="ID")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="All that failed.")] = False,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Queue the file of a failed or cancelled job anew, or with --failed those of all failed jobs."""
+    if (job_id is None) != failed or (workspace and not failed):
+        fail("give either the number of a job or --failed (with or without --workspace)", 2)
+
+    async def work(jobs: "Jobs") -> None:
+        if job_id is not None:
+            await jobs.retry(job_id)
+            out.print("The file was queued anew.")
+        else:
+            retried = await jobs.retry_failed(WorkspaceId(workspace) if workspace else None)
+            out.print(f"{retried} files were queued anew.")
+
+    run(_with_jobs(work))
+
+
+@jobs.command("cancel")
+def cancel_job(job_id: JobArgument) -> None:
+    """End a job that waits or runs; its file ends `cancelled`."""
+
+    async def work(jobs: "Jobs") -> None:
+        await jobs.cancel(job_id)
+        out.print("The job was cancelled.")
+
+    run(_with_jobs(work))
+
+
+async def _with_jobs(work: "Callable[[Jobs], Awaitable[None]]") -> None:
+    from sherlock import wiring
+
+    async with wiring.open_services(settings(rag=True)) as services:
+        await work(services.require_rag().jobs)
 
 
 # ── use cases ───────────────────────────────────────────────────────────────
@@ -278,8 +358,10 @@ async def _search(query: str, store_name: str, limit: int | None, alpha: float |
             SearchQuery(
                 texts=(query,),
                 vector_store_ids=(store.id,),
-                limit=limit or chosen.retrieval_top_k,
-                alpha=chosen.hybrid_alpha if alpha is None else alpha,
+                options=SearchOptions(
+                    limit=limit or chosen.retrieval_top_k,
+                    alpha=chosen.hybrid_alpha if alpha is None else alpha,
+                ),
             ),
         )
     for result in found.results:
@@ -309,7 +391,9 @@ async def _ask(question: str, store_name: str) -> None:
         request = ChatRequest(
             model=services.chat_model.name if services.chat_model else "",
             messages=({"role": "user", "content": question},),
-            file_search=FileSearch((store.id,), limit=chosen.retrieval_top_k, alpha=chosen.hybrid_alpha),
+            file_search=FileSearch(
+                (store.id,), SearchOptions(limit=chosen.retrieval_top_k, alpha=chosen.hybrid_alpha)
+            ),
         )
         async for event in services.chat.answer(DEFAULT_WORKSPACE, request):
             if isinstance(event, TextDelta):
@@ -325,12 +409,12 @@ async def _ask(question: str, store_name: str) -> None:
 
 
 async def find_store(rag: "Rag", name_or_id: str) -> VectorStore | None:
-    """The store of that id, else the newest of that name."""
+    """The store of that id, else the newest of that name; an expired one is as none."""
     page = PageRequest(limit=100)
     while True:
         listed = await rag.vector_stores.list(DEFAULT_WORKSPACE, page)
         for store in listed.items:
-            if name_or_id in (store.id, store.name):
+            if name_or_id in (store.id, store.name) and not store.expired:
                 return store
         if not listed.has_more:
             return None

@@ -80,8 +80,12 @@ class Settings(BaseSettings):
     chunk_overlap_tokens: int = Field(50, ge=0)
     retrieval_candidate_k: int = Field(50, ge=1, le=500)
     retrieval_top_k: int = Field(5, ge=1, le=50)
+    query_rewrite_timeout_s: float = Field(5.0, ge=0, le=60)
+    """How long rewriting a question may take before it is searched for as it stands; 0: never rewrite."""
     sync_timeout_s: float = Field(30.0, gt=0)
 
+    queue_max_jobs: int = Field(100_000, ge=1)
+    """With so many jobs waiting, attaching files answers 429."""
     workers: int = Field(1, ge=1, le=64)
     """Jobs that one worker process runs side by side."""
     job_lease_s: float = Field(30.0, ge=1)

@@ -1,10 +1,14 @@
-"""What a route is given: who is calling, and what is built."""
+"""What a route is given: who is calling, and what is built.
 
-from typing import Annotated, TypedDict
+All of it is `async`, though nothing waits: FastAPI runs any other function in a thread, for each request.
+"""
+
+from typing import Annotated, Literal, TypedDict
 
 from fastapi import Depends, Query, Request
 
 from sherlock.rag.domain.models import DEFAULT_WORKSPACE, WorkspaceId
+from sherlock.schemas import InDigits
 from sherlock.wiring import Rag, Services
 
 
@@ -15,7 +19,7 @@ class State(TypedDict):
     started_at: int
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     services: Services = request.state.services
     return services
 
@@ -23,14 +27,14 @@ def _services(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(_services)]
 
 
-def _rag(services: ServicesDep) -> Rag:
+async def _rag(services: ServicesDep) -> Rag:
     return services.require_rag()
 
 
 RagDep = Annotated[Rag, Depends(_rag)]
 
 
-def _caller() -> WorkspaceId:
+async def _caller() -> WorkspaceId:
     """Everybody works in the default workspace; any `Authorization` header is accepted."""
     return DEFAULT_WORKSPACE
 
@@ -38,7 +42,7 @@ def _caller() -> WorkspaceId:
 CallerDep = Annotated[WorkspaceId, Depends(_caller)]
 
 
-def _include(
+async def _include(
     bracketed: Annotated[list[str], Query(alias="include[]")] = [],  # noqa: B006
     plain: Annotated[list[str], Query(alias="include")] = [],  # noqa: B006
 ) -> frozenset[str]:
@@ -47,3 +51,7 @@ def _include(
 
 
 IncludeDep = Annotated[frozenset[str], Depends(_include)]
+
+Limit = Annotated[int, Query(ge=1, le=100), InDigits]
+"""Length of a page."""
+Order = Literal["asc", "desc"]

@@ -112,7 +112,7 @@ async def run(
     """Ask each query as `template` with its text, one after the other, and judge the answers.
 
     `document_of` names the document that a result is a chunk of. A document counts where its best chunk
-    stands, so `template.limit` should leave room for several chunks of one.
+    stands, so `template.options.limit` should leave room for several chunks of one.
     """
     ndcg, recall, reciprocal, took_ms, degraded = [], [], [], [], 0
     for query in queries:

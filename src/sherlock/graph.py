@@ -4,20 +4,22 @@ Plain and streamed answers, HTTP and messages all read the same events.
 """
 
 import asyncio
+import json
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import StreamWriter
+from langgraph.runtime import Runtime
 from langsmith import tracing_context
 from opentelemetry import metrics
 
 from sherlock.process import cancelled
 from sherlock.rag.application import ground
 from sherlock.rag.application.retrieve import Retriever
+from sherlock.rag.application.rewrite import in_context
 from sherlock.rag.domain.errors import (
     ChatModelNotConfigured,
     ChatModelUnavailable,
@@ -31,7 +33,6 @@ from sherlock.rag.domain.models import (
     ChatRequest,
     Citations,
     Done,
-    FileSearch,
     Finished,
     ModelEvent,
     Passage,
@@ -55,10 +56,18 @@ QUESTION_CHARS = 4_000
 
 
 class State(TypedDict, total=False):
+    results: tuple[Result, ...] | None
+    """`None`: the answer is not grounded, since there was nothing to search in or the search failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One chat, as the nodes see it."""
+
     workspace_id: WorkspaceId
     request: ChatRequest
-    results: tuple[Result, ...] | None
-    """`None`: the answer is not grounded, since no search was asked for or it failed."""
+    emit: Callable[[AnswerEvent], None]
+    """Takes the answer's events. LangGraph's own stream would cost two more tasks for each of them."""
 
 
 class Chat:
@@ -82,7 +91,7 @@ class Chat:
         self._counter = counter
         self._system_prompt = system_prompt
         self._trim_history = trim_history
-        graph = StateGraph(State)
+        graph = StateGraph(State, context_schema=Run)
         graph.add_node("retrieve", self._retrieve)
         graph.add_node("generate", self._generate)
         graph.add_edge(START, "retrieve")
@@ -107,6 +116,18 @@ class Chat:
             raise ChatModelNotConfigured
         return self._chat_model
 
+    async def prompt_tokens(self, request: ChatRequest) -> int:
+        """cl100k_base tokens of messages, system prompt and tools, without passages: nothing is searched."""
+        return await asyncio.to_thread(self._prompt_tokens, request)
+
+    def _prompt_tokens(self, request: ChatRequest) -> int:
+        tokens = ground.prompt_tokens(request.messages, self._counter)
+        if request.file_search is not None:
+            tokens += self._counter.count(self._system_prompt)
+        if tools := request.options.get("tools"):
+            tokens += self._counter.count(json.dumps(tools))
+        return tokens
+
     async def answer(self, workspace_id: WorkspaceId, request: ChatRequest) -> AsyncGenerator[AnswerEvent]:
         """`Retrieved` first where the chat searches files, then the answer's pieces, `Done` last.
 
@@ -120,7 +141,7 @@ class Chat:
         events: asyncio.Queue[AnswerEvent | None] = asyncio.Queue()
         # A task of its own: when a client goes, the server cancels through a scope that the clean-up of
         # LangGraph's stream does not survive (its issues 8302 and 5682), and the model would go on unheard.
-        run = asyncio.create_task(self._run({"workspace_id": workspace_id, "request": request}, events))
+        run = asyncio.create_task(self._run(Run(workspace_id, request, events.put_nowait), events))
         try:
             while (event := await events.get()) is not None:
                 yield event
@@ -131,40 +152,46 @@ class Chat:
         finally:
             await cancelled(run)
 
-    async def _run(self, state: State, events: "asyncio.Queue[AnswerEvent | None]") -> None:
-        """Put the answer's events into `events`, and `None` at the end, however it ends."""
-        event: Any
+    async def _run(self, run: Run, events: "asyncio.Queue[AnswerEvent | None]") -> None:
+        """Run through the graph, and put `None` into `events` at the end, however it ends."""
         try:
+            if run.request.file_search is None:
+                # One step is no graph: LangGraph would cost a gateway more than all the rest together.
+                await self._generate({"results": None}, Runtime(context=run))
+                return
             # LangChain would send what passes here to LangSmith wherever its environment variables are set.
             with tracing_context(enabled=False):
-                async for event in self._graph.astream(state, stream_mode="custom"):
-                    events.put_nowait(event)
+                await self._graph.ainvoke({}, context=run)
         finally:
             events.put_nowait(None)
 
     # ── nodes ───────────────────────────────────────────────────────────────
 
-    async def _retrieve(self, state: State, writer: StreamWriter) -> State:
-        search = state["request"].file_search
-        if search is None:
-            return {"results": None}
-        asked = ground.question(state["request"].messages)[-QUESTION_CHARS:]
-        if self._retriever is None or not search.vector_store_ids or not asked:
-            writer(Retrieved(Retrieval(queries=(), results=())))
+    async def _retrieve(self, state: State, runtime: Runtime[Run]) -> State:
+        run = runtime.context
+        search = run.request.file_search
+        messages = run.request.messages
+        asked = in_context(messages, ground.question(messages)[-QUESTION_CHARS:])
+        if self._retriever is None or search is None or not search.vector_store_ids or not asked:
+            run.emit(Retrieved(Retrieval(queries=(), results=())))
             return {"results": None}
         try:
-            retrieval = await self._retriever.search(state["workspace_id"], search_query(search, asked))
+            query = SearchQuery((asked,), search.vector_store_ids, search.options, run.request)
+            retrieval = await self._retriever.search(run.workspace_id, query)
         except Unavailable as error:
             failures.add(1, {"stage": "retrieve"})
             log.warning("chat goes on without retrieval", extra={"error": type(error).__name__})
-            writer(Retrieved(Retrieval((asked,), (), degraded=(f"retrieve: {error.message}",))))
+            run.emit(Retrieved(Retrieval((asked,), (), degraded=(f"retrieve: {error.message}",))))
             return {"results": None}
-        writer(Retrieved(retrieval))
+        run.emit(Retrieved(retrieval))
         return {"results": retrieval.results}
 
-    async def _generate(self, state: State, writer: StreamWriter) -> State:
-        # Counting tokens and comparing sentences takes milliseconds a page: not on the event loop.
-        request, found = await asyncio.to_thread(self._grounded, state["request"], state["results"])
+    async def _generate(self, state: State, runtime: Runtime[Run]) -> State:
+        request, emit, results = runtime.context.request, runtime.context.emit, state["results"]
+        found: tuple[Passage, ...] = ()
+        if results is not None or self._trim_history:
+            # Counting tokens and comparing sentences takes milliseconds a page: not on the event loop.
+            request, found = await asyncio.to_thread(self._grounded, request, results)
         written = Written()
         usage: Usage | None = None
         async with self._model().stream(request) as events:
@@ -173,12 +200,15 @@ class Chat:
                     usage = event
                     continue
                 written.add(event)
-                if isinstance(event, Finished):
-                    await cite(written.text(event.choice), found, event.choice, writer)
-                writer(event)
+                if isinstance(event, Finished) and found:
+                    # Before the choice is finished: nothing may follow a finish reason.
+                    cited = await asyncio.to_thread(ground.citations, written.text(event.choice), found)
+                    if cited:
+                        emit(Citations(cited, event.choice))
+                emit(event)
         if usage is None:
             usage = await asyncio.to_thread(self._counted, request, written)
-        writer(Done(usage))
+        emit(Done(usage))
         return {}
 
     def _counted(self, request: ChatRequest, written: "Written") -> Usage:
@@ -200,7 +230,7 @@ class Chat:
             budget = ground.passage_budget(self._system_prompt, messages, self._counter, room)
             found = ground.passages(results, self._counter, budget)
             messages = ground.grounded_messages(self._system_prompt, found, messages)
-        return replace(request, messages=tuple(messages), file_search=None), found
+        return replace(request, messages=tuple(messages)), found
 
 
 @dataclass(slots=True)
@@ -222,22 +252,3 @@ class Written:
 
     def text(self, choice: int) -> str:
         return "".join(self.texts[choice])
-
-
-async def cite(text: str, found: tuple[Passage, ...], choice: int, writer: StreamWriter) -> None:
-    """Write the citations of a choice, before it is finished: nothing may follow a finish reason."""
-    cited = await asyncio.to_thread(ground.citations, text, found)
-    if cited:
-        writer(Citations(cited, choice))
-
-
-def search_query(search: FileSearch, text: str) -> SearchQuery:
-    return SearchQuery(
-        texts=(text,),
-        vector_store_ids=search.vector_store_ids,
-        limit=search.limit,
-        alpha=search.alpha,
-        score_threshold=search.score_threshold,
-        filter=search.filter,
-        rerank=search.rerank,
-    )

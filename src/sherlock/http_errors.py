@@ -75,6 +75,7 @@ STATUSES: Mapping[type[errors.SherlockError], ErrorStatus] = {
     errors.RagDisabled: ErrorStatus(503, SERVER_ERROR, "rag_disabled"),
     errors.ChatModelNotConfigured: ErrorStatus(503, SERVER_ERROR, "llm_not_configured"),
     errors.DatabaseUnavailable: ErrorStatus(503, SERVER_ERROR, "database_unavailable"),
+    errors.QueueFull: ErrorStatus(429, "rate_limit_error", "rate_limit_exceeded"),
     errors.FileStoreUnavailable: ErrorStatus(503, SERVER_ERROR, "storage_unavailable"),
     errors.EmbedderUnavailable: ErrorStatus(503, SERVER_ERROR, "embedder_unavailable"),
     errors.RerankerUnavailable: ErrorStatus(503, SERVER_ERROR, "reranker_unavailable"),
@@ -118,7 +119,7 @@ def error_response(error: errors.SherlockError) -> JSONResponse:
         headers |= NO_RETRY
     if isinstance(error, errors.RagDisabled):
         body["detail"] = error.message  # part of the gate's promise; older clients read it
-    if isinstance(error, errors.ChatModelRateLimited) and error.retry_after_s is not None:
+    if isinstance(error, errors.ChatModelRateLimited | errors.QueueFull) and error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     return JSONResponse(body, answered.status, headers)
 
@@ -211,7 +212,7 @@ DESCRIPTIONS = {
     409: "The request contradicts what is stored.",
     413: "The body is too large.",
     416: "The range lies outside of the file.",
-    429: "The language model server asks to wait.",
+    429: "Try again later; `retry-after` says when, where that is known.",
     500: "A fault of the server.",
     503: "A part that is needed is off or does not answer.",
 }

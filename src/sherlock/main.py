@@ -15,11 +15,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sherlock import (
     __version__,
     embeddings_router,
+    file_batches_router,
     files_router,
     http_errors,
     observability,
     openai_router,
     openapi,
+    responses_router,
+    uploads_router,
     vector_stores_router,
 )
 from sherlock.body_limit import BodyLimit
@@ -29,6 +32,7 @@ from sherlock.deps import ServicesDep, State
 from sherlock.gate import RagGate
 from sherlock.process import stop_on_signals, watched_parent
 from sherlock.readiness import is_ready
+from sherlock.response_object_schemas import ResponseStreamEvent
 from sherlock.schemas import HealthObject, ReadinessObject, readiness_object
 from sherlock.wiring import Model, Services, open_services
 
@@ -122,9 +126,12 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     for router in (
         health,
         openai_router.router,
+        responses_router.router,
         embeddings_router.router,
         files_router.router,
+        uploads_router.router,
         vector_stores_router.router,
+        file_batches_router.router,
     ):
         app.include_router(router)
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
@@ -132,12 +139,13 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
 
 
 def document_of(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, with the shape of a stream's chunks, which no route returns as such."""
+    """FastAPI's document, with the shapes of what streams consist of, which no route returns as such."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-        chunk = TypeAdapter(ChatCompletionChunk).json_schema(ref_template="#/components/schemas/{model}")
         schemas = document["components"]["schemas"]
-        schemas |= chunk.pop("$defs") | {"ChatCompletionChunk": chunk}
+        for shape in (ChatCompletionChunk, ResponseStreamEvent):
+            piece = TypeAdapter(shape).json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= piece.pop("$defs") | {shape.__name__: piece}
         document["components"]["schemas"] = dict(sorted(schemas.items()))
         app.openapi_schema = openapi.completed(document)
     return app.openapi_schema

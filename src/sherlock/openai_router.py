@@ -1,39 +1,31 @@
 """`/v1/chat/completions` and `/v1/models`."""
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic_core import to_json
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.types import Receive, Scope, Send
 
 from sherlock import http_errors
 from sherlock.chat_schemas import (
     ChatCompletion,
-    ChatCompletionChunk,
     ChatCompletionRequest,
     ChunkWriter,
     completion,
 )
 from sherlock.deps import CallerDep, ServicesDep
+from sherlock.event_stream import EventStream, collected, frame, opening, while_connected
 from sherlock.http_errors import CLIENT_GONE, documented
 from sherlock.json_body import JsonRoute
-from sherlock.process import cancelled
 from sherlock.rag.domain.errors import ChatModelNotConfigured, ModelNotFound, SherlockError
-from sherlock.rag.domain.models import AnswerEvent, Retrieved
-from sherlock.schemas import ModelList, ModelObject, model_list, model_object
-from sherlock.search_schemas import stages_header
+from sherlock.rag.domain.models import AnswerEvent, Retrieval, Retrieved
+from sherlock.schemas import ListObject, ModelList, ModelObject, model_list, model_object
+from sherlock.search_schemas import stages_headers
 from sherlock.wiring import Services
 
 router = APIRouter(prefix="/v1", tags=["chat"], route_class=JsonRoute)
-
-KEEP_ALIVE_S = 15.0
-"""Longest silence of a stream; a comment line, which every client passes over, ends it."""
-
-T = TypeVar("T")
 
 
 # ── models ──────────────────────────────────────────────────────────────────
@@ -124,82 +116,33 @@ async def create_chat_completion(
     model = services.chat.model_for(asked.model)
     base_url = str(request.base_url).rstrip("/")
     events = services.chat.answer(caller, asked)
-    # Of a stream the beginning is read before the status is sent: up to there a failure has its own status.
-    read = await while_connected(request, opening(events) if body.stream else collected(events))
+    read = await while_connected(request, opening(events, begun) if body.stream else collected(events))
     if read is None:
         return Response(status_code=CLIENT_GONE)
+    headers = stages_headers(retrieval_of(read))
     if body.stream:
         writer = ChunkWriter(model, choices=body.choices, include_usage=body.include_usage, base_url=base_url)
-        return EventStream(read, events, writer, headers=stages_of(read))
+        return EventStream(frames(read, events, writer), events, headers)
     answer = completion(read, model, base_url=base_url, metadata=body.metadata)
-    return Response(to_json(answer), headers=stages_of(read), media_type="application/json")
+    return Response(to_json(answer), headers=headers, media_type="application/json")
 
 
-async def collected(events: AsyncIterator[AnswerEvent]) -> list[AnswerEvent]:
-    return [event async for event in events]
+@router.get("/chat/completions", operation_id="listChatCompletions", responses=documented(500, 503))
+async def list_chat_completions() -> ListObject[ChatCompletion]:
+    """Answers are not kept, so there are none to list."""
+    return {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
-async def opening(events: AsyncIterator[AnswerEvent]) -> list[AnswerEvent]:
-    """The events up to the first that the model has written."""
-    head: list[AnswerEvent] = []
-    async for event in events:
-        head.append(event)
-        if not isinstance(event, Retrieved):
-            break
-    return head
+def begun(event: AnswerEvent) -> bool:
+    """Whether the model has written something."""
+    return not isinstance(event, Retrieved)
 
 
-def stages_of(events: Sequence[AnswerEvent]) -> dict[str, str]:
-    found = [event.retrieval for event in events if isinstance(event, Retrieved)]
-    return {"sherlock-stages": stages_header(found[0])} if found else {}
-
-
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`; `None` when the client goes before: then `work` is cancelled."""
-    working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(disconnected(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        await cancelled(working, gone)
-
-
-async def disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def retrieval_of(events: Sequence[AnswerEvent]) -> Retrieval | None:
+    return next((event.retrieval for event in events if isinstance(event, Retrieved)), None)
 
 
 # ── server-sent events ──────────────────────────────────────────────────────
-
-
-class EventStream(StreamingResponse):
-    """An answer as server-sent events. When the client goes, the answer is closed before the request ends.
-
-    Left to the garbage collector, the model would go on for as long as something refers to the stream.
-    """
-
-    media_type = "text/event-stream"
-
-    def __init__(
-        self,
-        head: Sequence[AnswerEvent],
-        rest: AsyncGenerator[AnswerEvent],
-        writer: ChunkWriter,
-        headers: Mapping[str, str],
-    ) -> None:
-        self._answer = rest
-        self._stream = kept_alive(frames(head, rest, writer))
-        super().__init__(
-            self._stream, headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self._stream.aclose()
-            await self._answer.aclose()  # a stream that was never begun closes nothing
 
 
 async def frames(
@@ -222,31 +165,3 @@ async def frames(
         yield frame(http_errors.internal_error_body())
     else:
         yield b"data: [DONE]\n\n"
-
-
-def frame(data: ChatCompletionChunk | http_errors.ErrorResponse) -> bytes:
-    return b"data: " + to_json(data) + b"\n\n"
-
-
-async def kept_alive(source: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The same stream, with a comment line wherever nothing has come for `KEEP_ALIVE_S`."""
-    following: asyncio.Task[bytes | None] | None = None
-    try:
-        while True:
-            following = following or asyncio.create_task(next_or_none(source))
-            done, _ = await asyncio.wait({following}, timeout=KEEP_ALIVE_S)
-            if not done:
-                yield b": keep-alive\n\n"
-                continue
-            piece, following = following.result(), None
-            if piece is None:
-                return
-            yield piece
-    finally:
-        if following is not None:
-            await cancelled(following)  # the source ends in the task that reads it
-        await source.aclose()
-
-
-async def next_or_none(source: AsyncGenerator[bytes]) -> bytes | None:
-    return await anext(source, None)

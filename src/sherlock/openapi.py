@@ -22,14 +22,17 @@ TAGS = {
     "chat": "Answers grounded in files, and the models that give them.",
     "embeddings": "Vectors of the server's own encoder.",
     "files": "The bytes as they were uploaded.",
+    "responses": "Answers grounded in files, kept, and gone on with.",
+    "uploads": "Files that come in parts.",
     "vector stores": "Files read, cut into chunks and made searchable.",
+    "file batches": "Files attached to a vector store together.",
 }
 
 SECURITY_SCHEMES = {
     "bearer": {
         "type": "http",
         "scheme": "bearer",
-        "description": "OpenAI's clients always send a key. A server without keys takes any.",
+        "description": "OpenAI clients always send a key; where the server has none of its own, any will do.",
     }
 }
 OPTIONAL_BEARER: list[dict[str, list[str]]] = [{"bearer": []}, {}]
@@ -56,7 +59,7 @@ HEADERS: dict[str, dict[str, Any]] = {
         "schema": {"type": "string"},
     },
     "retry-after": {
-        "description": "Seconds to wait, where the language model server named them.",
+        "description": "Seconds to wait, where that is known.",
         "schema": {"type": "string", "pattern": "^[0-9]+$"},
     },
     "x-should-retry": {
@@ -92,8 +95,10 @@ HEADERS_OF_STATUS = {
 _FILE_HEADERS = ["accept-ranges", "content-disposition", "etag"]
 HEADERS_OF_OPERATION = {
     ("getVectorStoreFile", "200"): ["openai-poll-after-ms"],
+    ("getVectorStoreFileBatch", "200"): ["openai-poll-after-ms"],
     ("searchVectorStore", "200"): ["sherlock-stages"],
     ("createChatCompletion", "200"): ["sherlock-stages"],
+    ("createResponse", "200"): ["sherlock-stages"],
     ("downloadFile", "200"): _FILE_HEADERS,
     ("downloadFile", "206"): [*_FILE_HEADERS, "content-range"],
     ("downloadFile", "416"): ["content-range"],
@@ -104,8 +109,13 @@ HEADERS_OF_OPERATION = {
 PARAMETERS: dict[str, tuple[str, str | int | bool | None]] = {
     "file_id": ("The id of a file.", "file-6a5f3c1e9b7d2f4a8c0e1b3d"),
     "vector_store_id": ("The id of a vector store.", "vs_6a5f3c1e9b7d2f4a8c0e1b3d"),
+    "batch_id": ("The id of a file batch.", "vsfb_6a5f3c1e9b7d2f4a8c0e1b3d"),
+    "upload_id": ("The id of an upload.", "upload_6a5f3c1e9b7d2f4a8c0e1b3d"),
+    "response_id": ("The id of a response.", "resp_6a5f3c1e9b7d2f4a8c0e1b3d"),
     "model": ("A model's full name or its last part.", "all-MiniLM-L6-v2"),
     "limit": ("The most items a page holds.", 20),
+    "filter": ("Only files with this status.", None),
+    "stream": ("Refused when true: a response is not streamed again.", None),
     "order": ("By time of creation.", "desc"),
     "after": ("The page that follows the item with this id.", None),
     "before": ("The page that ends before the item with this id.", None),
@@ -147,6 +157,27 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                 ],
             },
             "ranking_options": {"score_threshold": 0.2},
+        },
+    },
+    "createVectorStoreFileBatch": {
+        "the same for all": {"file_ids": [_FILE], "attributes": {"site": "north"}},
+        "each its own": {"files": [{"file_id": _FILE, "attributes": {"year": 2026}}]},
+    },
+    "createUpload": {
+        "a large report": {
+            "filename": "report.txt",
+            "purpose": "assistants",
+            "bytes": 50_000,
+            "mime_type": "text/plain",
+        }
+    },
+    "createResponse": {
+        "plain": {"model": "smollm2-135m-instruct", "input": "What is the shut-off code of the turbine?"},
+        "grounded and streamed": {
+            "model": "smollm2-135m-instruct",
+            "input": _MESSAGES,
+            "tools": [{"type": "file_search", "vector_store_ids": [_STORE]}],
+            "stream": True,
         },
     },
     "createEmbedding": {

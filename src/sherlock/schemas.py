@@ -4,6 +4,7 @@ Requests are closed: an unknown member is an error. `null` means "not given", bu
 Objects are written by the `*_object`, `*_list` and `*_page` functions, one for each shape of the API.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
@@ -22,6 +23,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 from typing_extensions import TypedDict
 
+from sherlock.rag.domain.errors import InvalidRequest
 from sherlock.rag.domain.models import ComponentStatus, Page
 
 # ── requests ────────────────────────────────────────────────────────────────
@@ -50,6 +52,9 @@ def in_digits(given: object) -> object:
 
 InDigits = BeforeValidator(in_digits)
 
+POLL_AFTER_MS = "500"
+"""Sent as `openai-poll-after-ms`: without it the clients' polling helpers wait for seconds."""
+
 
 class ClosedModel(BaseModel):
     """A closed request object."""
@@ -76,13 +81,36 @@ class ClosedModel(BaseModel):
     def _drop_nulls(cls, body: Any) -> Any:
         if cls.null_clears or not isinstance(body, dict):
             return body
-        return {name: value for name, value in body.items() if value is not None}
+        known = cls.model_fields
+        return {name: value for name, value in body.items() if value is not None or name not in known}
 
 
 class OpenModel(BaseModel):
     """A request object that may have members we do not know: they go to the model as they came."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+def refuse_infinite(members: Mapping[str, Any]) -> None:
+    """Raises `InvalidRequest` for numbers that only a longer notation could hold."""
+    for name, value in members.items():
+        if not is_finite(value):
+            raise InvalidRequest(f"Invalid '{name}': a number is out of range.", param=name)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether all numbers in it are: `1e999` is JSON, and read as an infinity, which is none."""
+    found = [value]
+    while found:
+        part = found.pop()
+        if isinstance(part, float):
+            if not math.isfinite(part):
+                return False
+        elif isinstance(part, Mapping):
+            found.extend(part.values())
+        elif isinstance(part, list | tuple):
+            found.extend(part)
+    return True
 
 
 # ── lists and texts ─────────────────────────────────────────────────────────

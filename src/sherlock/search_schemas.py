@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
+from sherlock.rag.domain import models
 from sherlock.rag.domain.models import (
     MAX_FILTER_DEPTH,
     Attributes,
@@ -153,8 +154,15 @@ class SearchOptions(ClosedModel):
         weights = self.ranking_options.hybrid_search
         return weights.alpha if weights else default
 
-    def domain_filter(self) -> Filter | None:
-        return self.filters.to_domain() if self.filters else None
+    def to_options(self, default_limit: int, default_alpha: float, *, rewrite: bool) -> models.SearchOptions:
+        return models.SearchOptions(
+            limit=self.limit(default_limit),
+            alpha=self.alpha(default_alpha),
+            score_threshold=self.ranking_options.score_threshold,
+            filter=self.filters.to_domain() if self.filters else None,
+            rerank=self.ranking_options.ranker != "none",
+            rewrite=rewrite,
+        )
 
 
 QueryText = Annotated[
@@ -171,11 +179,7 @@ class SearchRequest(SearchOptions):
         return SearchQuery(
             texts=(self.query,) if isinstance(self.query, str) else tuple(self.query),
             vector_store_ids=(vector_store_id,),
-            limit=self.limit(DEFAULT_RESULTS),
-            alpha=self.alpha(default_alpha),
-            score_threshold=self.ranking_options.score_threshold,
-            filter=self.domain_filter(),
-            rerank=self.ranking_options.ranker != "none",
+            options=self.to_options(DEFAULT_RESULTS, default_alpha, rewrite=self.rewrite_query),
         )
 
 
@@ -237,6 +241,11 @@ def retrieval_object(retrieval: Retrieval) -> RetrievalObject:
     if retrieval.timings_ms:
         shown["timings_ms"] = {name: round(ms, 1) for name, ms in retrieval.timings_ms.items()}
     return shown
+
+
+def stages_headers(retrieval: Retrieval | None) -> dict[str, str]:
+    """The headers of an answer, which may have been given without a search."""
+    return {} if retrieval is None else {"sherlock-stages": stages_header(retrieval)}
 
 
 def stages_header(retrieval: Retrieval) -> str:

@@ -24,7 +24,8 @@ def most_specific(found: Sequence[Mapping[str, Any]], body: Any) -> Fault:
 
     def reach(error: Mapping[str, Any]) -> tuple[bool, int]:
         name = parameter(error["loc"], body, missing=False) or ""
-        return error["type"] not in TYPE_NAMES, name.count(".") + name.count("[")
+        no_word = error["type"] == "literal_error" and isinstance(error["input"], Mapping)
+        return error["type"] not in TYPE_NAMES and not no_word, name.count(".") + name.count("[")
 
     return fault(max(found, key=reach), body)
 

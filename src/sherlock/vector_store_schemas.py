@@ -11,6 +11,7 @@ from sherlock.rag.domain.models import (
     UNSET,
     AttributeValue,
     ChunkingStrategy,
+    FileCounts,
     Metadata,
     Status,
     StoreStatus,
@@ -111,6 +112,16 @@ class FileCountsObject(TypedDict):
     total: int
 
 
+def file_counts_object(counts: FileCounts) -> FileCountsObject:
+    return {
+        "in_progress": counts.in_progress,
+        "completed": counts.completed,
+        "failed": counts.failed,
+        "cancelled": counts.cancelled,
+        "total": counts.total,
+    }
+
+
 class StoreExpirationObject(TypedDict):
     anchor: Literal["last_active_at"]
     days: int
@@ -132,7 +143,6 @@ class VectorStoreObject(TypedDict):
 
 
 def vector_store_object(store: VectorStore) -> VectorStoreObject:
-    counts = store.file_counts
     shown: VectorStoreObject = {
         "id": store.id,
         "object": "vector_store",
@@ -140,13 +150,7 @@ def vector_store_object(store: VectorStore) -> VectorStoreObject:
         "name": store.name,
         "description": store.description,
         "usage_bytes": store.usage_bytes,
-        "file_counts": {
-            "in_progress": counts.in_progress,
-            "completed": counts.completed,
-            "failed": counts.failed,
-            "cancelled": counts.cancelled,
-            "total": counts.total,
-        },
+        "file_counts": file_counts_object(store.file_counts),
         "status": store.status,
         "expires_at": store.expires_at,
         "last_active_at": store.last_active_at,

@@ -1,14 +1,14 @@
 """`/v1/vector_stores`: the stores, the files in them, and search."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from sherlock.deps import CallerDep, IncludeDep, RagDep, ServicesDep
+from sherlock.deps import CallerDep, IncludeDep, Limit, Order, RagDep, ServicesDep
 from sherlock.http_errors import documented
 from sherlock.json_body import JsonRoute
 from sherlock.rag.domain.models import PageRequest, Status
-from sherlock.schemas import InDigits, ListObject, list_object
+from sherlock.schemas import POLL_AFTER_MS, ListObject, list_object
 from sherlock.search_schemas import SearchRequest, SearchResultsPage, search_results_page, stages_header
 from sherlock.vector_store_schemas import (
     AttachFileRequest,
@@ -28,17 +28,11 @@ from sherlock.vector_store_schemas import (
 
 router = APIRouter(prefix="/v1/vector_stores", tags=["vector stores"], route_class=JsonRoute)
 
-POLL_AFTER_MS = "500"
-"""Sent as `openai-poll-after-ms`: without it the clients' polling helpers wait for seconds."""
-
-Limit = Annotated[int, Query(ge=1, le=100), InDigits]
-Order = Literal["asc", "desc"]
-
 
 # ── stores ──────────────────────────────────────────────────────────────────
 
 
-@router.post("", operation_id="createVectorStore", responses=documented(400, 404, 413, 500, 503))
+@router.post("", operation_id="createVectorStore", responses=documented(400, 404, 413, 429, 500, 503))
 async def create_vector_store(
     caller: CallerDep, rag: RagDep, body: CreateVectorStoreRequest | None = None
 ) -> VectorStoreObject:
@@ -122,7 +116,7 @@ async def search_vector_store(
 @router.post(
     "/{vector_store_id}/files",
     operation_id="createVectorStoreFile",
-    responses=documented(400, 404, 409, 413, 500, 503)
+    responses=documented(400, 404, 409, 413, 429, 500, 503)
     | {202: {"model": VectorStoreFileObject, "description": "`sync` was asked and the job still goes on."}},
 )
 async def attach_file(

@@ -4,6 +4,11 @@ A job is settled in one of four ways: completed; failed for good (the document i
 delay (something was down, which does not count against it, or we are at fault, which does); released unharmed
 (this worker is stopping). A worker that is killed settles
 nothing: its lease runs out and another claims the job, going on from the chunks that were staged.
+
+A job that was cancelled, or whose file is being deleted, is let go at once. Its waiting ends there and then:
+for the file store, for a statement (which is cancelled on the server too), for its place at the encoder. What
+runs in a thread cannot be stopped (the encoder's current batch, a parser that is reading): it runs out beside
+the next job, can write nothing, and there is at most one such remnant a slot.
 """
 
 import asyncio
@@ -21,6 +26,7 @@ from typing import Any
 from sherlock import observability, wiring
 from sherlock.config import Settings
 from sherlock.process import cancelled, stop_on_signals, until, watched_parent
+from sherlock.rag.application.housekeeping import Housekeeper
 from sherlock.rag.application.ingest import Ingestor, retry_delay_s
 from sherlock.rag.domain.errors import IngestError, LeaseLost, Unavailable
 from sherlock.rag.domain.models import IngestJob, LastError, Lease
@@ -31,6 +37,10 @@ log = logging.getLogger(__name__)
 POLL_S = 5.0
 """Longest sleep without a wake-up: finds jobs whose lease ran out, and those whose NOTIFY was lost."""
 OUTAGE_PAUSE_S = 1.0
+RUN_OUT_S = 0.5
+"""How long a slot waits for work that was cancelled to end, before it takes the next job beside it."""
+HOUSEKEEPING_S = 15.0
+"""Between two rounds, give or take half: workers that were started together soon take turns."""
 
 
 def owner_name() -> str:
@@ -58,6 +68,8 @@ class Worker:
     lease_s: float
     owner: str = field(default_factory=owner_name)
     random: Random = field(default_factory=Random)
+    _remnants: "set[asyncio.Future[Any]]" = field(default_factory=set, init=False)
+    """What runs out of jobs that were let go."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set; then give running jobs back and return."""
@@ -65,6 +77,8 @@ class Worker:
         async with asyncio.TaskGroup() as group:
             for _ in range(self.slots):
                 group.create_task(self._work(stop))
+        if self._remnants:
+            await asyncio.wait(self._remnants)
         log.info("worker stopped", extra={"owner": self.owner})
 
     async def _work(self, stop: asyncio.Event) -> None:
@@ -96,12 +110,13 @@ class Worker:
             log.log(settlement.level, settlement.said, extra=context)
 
     async def _ingest(self, job: IngestJob, stop: asyncio.Event) -> Settlement:
-        """Ingest until it ends, the lease is lost or `stop` is set; says how the job is to be settled."""
+        """Ingest until it ends, the job is to be let go or `stop` is set; says how it is to be settled."""
         running = asyncio.ensure_future(self.ingestor.run(job))
         heartbeat = asyncio.ensure_future(self._hold(job.lease))
+        watching = asyncio.ensure_future(self.queue.watch(job.lease))
         stopping = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait({running, heartbeat, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, heartbeat, watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 published = running.result()
                 return Settlement(
@@ -111,9 +126,13 @@ class Worker:
                 )
             if heartbeat.done():
                 heartbeat.result()  # raises whatever ended it
+            if watching.done():
+                watching.result()
+                raise LeaseLost
             await cancelled(running)
             return Settlement("job released", partial(self.queue.release, job.lease))
         except LeaseLost:
+            await self._let_go(running)
             return Settlement("job lost: taken over, cancelled or deleted")
         except IngestError as error:
             told = LastError(error.code, error.message)
@@ -127,8 +146,24 @@ class Worker:
             message = "The file could not be processed because of an internal error."
             return self._given_back(job.lease, message, {"error": type(error).__name__}, counted=True)
         finally:
-            for task in (running, heartbeat, stopping):
-                await cancelled(task)
+            await cancelled(heartbeat, watching, stopping)
+            if running not in self._remnants:
+                await cancelled(running)
+
+    async def _let_go(self, running: "asyncio.Future[Any]") -> None:
+        """Cancel, and wait a little; what goes on in a thread becomes a remnant."""
+        running.cancel()
+        await asyncio.wait({running}, timeout=RUN_OUT_S)
+        while not running.done() and len(self._remnants) >= self.slots:
+            await asyncio.wait({running, *self._remnants}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            self._remnants.add(running)
+            running.add_done_callback(self._forget)
+
+    def _forget(self, remnant: "asyncio.Future[Any]") -> None:
+        self._remnants.discard(remnant)
+        if not remnant.cancelled():
+            remnant.exception()  # looked at, so that asyncio does not report it as lost
 
     async def _hold(self, lease: Lease) -> None:
         """Renew the lease at every third of its length. Raises `LeaseLost`."""
@@ -151,6 +186,20 @@ class Worker:
         )
 
 
+async def keep_house(
+    housekeeper: Housekeeper, stop: asyncio.Event, *, every_s: float = HOUSEKEEPING_S
+) -> None:
+    """Rounds of housekeeping until `stop` is set, which may interrupt one anywhere."""
+    random = Random()  # noqa: S311 - spreads load, hides nothing
+
+    async def rounds() -> None:
+        while True:
+            more = await housekeeper.run_once()
+            await asyncio.sleep(0 if more else random.uniform(0.5, 1.5) * every_s)
+
+    await until(stop, rounds())
+
+
 async def serve(settings: Settings, *, parent: int = 0) -> None:
     """The worker process; with `parent`, it stops when that process is no longer its parent."""
     observability.configure(settings.log_level)
@@ -162,6 +211,8 @@ async def serve(settings: Settings, *, parent: int = 0) -> None:
         ):
             rag = services.require_rag()
             worker = Worker(rag.queue, rag.ingestor, slots=settings.workers, lease_s=settings.job_lease_s)
-            await worker.run(stop)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(keep_house(rag.housekeeper, stop))
+                group.create_task(worker.run(stop))
 
     await stop_on_signals(work)

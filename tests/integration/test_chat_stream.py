@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import openai
@@ -18,11 +19,14 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 from tests.contract.data.check_response import parse_sse, stream_violations
+from tests.paced_upstream import paced_upstream
+from tests.paced_upstream import text as paced_text
 from tests.serving import Served, served, settings_for, sherlock
 
-from sherlock import openai_router
+from sherlock import event_stream
 from sherlock.rag.domain.errors import ChatModelUnavailable
 
+RESPONSE = {"model": "slow", "input": "count", "stream": True}
 CHAT = {"model": "slow", "messages": [{"role": "user", "content": "count"}], "stream": True}
 
 
@@ -100,6 +104,32 @@ def test_pieces_arrive_as_they_are_made(tmp_path_factory: pytest.TempPathFactory
     assert arrived[-1] - arrived[0] > 0.25, "not held back until the end"
 
 
+async def test_many_streams_at_once_all_finish(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two hundred, of different lengths, so that none can be mistaken for another."""
+
+    async def answer(client: httpx.AsyncClient, pieces: int) -> list[tuple[str | None, Any]]:
+        sent = CHAT | {"pieces": pieces, "pace_s": 0.02}
+        return parse_sse((await client.post("/v1/chat/completions", json=sent)).text)
+
+    with paced_upstream() as upstream:
+        settings = settings_for(
+            tmp_path_factory.mktemp("many"), llm_base_url=f"{upstream}/v1", llm_model="slow"
+        )
+        with sherlock(settings, fake_chat_model=False) as running:
+            limits = httpx.Limits(max_connections=200)
+            async with httpx.AsyncClient(
+                base_url=running.url, trust_env=False, timeout=60, limits=limits
+            ) as client:
+                lengths = [1 + number % 20 for number in range(200)]
+                answers = await asyncio.gather(*(answer(client, pieces) for pieces in lengths))
+    for pieces, events in zip(lengths, answers, strict=True):
+        assert not stream_violations("POST", "/chat/completions", events)
+        assert events[-1][1] == "[DONE]"
+        choices = [choice for _, event in events[:-1] for choice in event["choices"]]
+        assert "".join(choice["delta"].get("content", "") for choice in choices) == paced_text(pieces)
+        assert choices[-1]["finish_reason"] == "stop"
+
+
 def test_as_many_choices_as_were_asked_for_from_an_upstream_that_makes_one(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -114,17 +144,18 @@ def test_as_many_choices_as_were_asked_for_from_an_upstream_that_makes_one(
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("path", "asked"), [("chat/completions", CHAT), ("responses", RESPONSE)])
 def test_a_client_that_goes_stops_the_upstream(
-    tmp_path_factory: pytest.TempPathFactory, stream: bool
+    tmp_path_factory: pytest.TempPathFactory, path: str, asked: dict[str, object], stream: bool
 ) -> None:
     upstream = Upstream(words=1000, pause_s=0.02)
     with gateway(upstream, tmp_path_factory) as running:
-        body = json.dumps(CHAT | {"stream": stream}).encode()
+        body = json.dumps(asked | {"stream": stream}).encode()
         host, _, port = running.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port))) as client:
             client.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%b" % (len(body), body)
+                b"POST /v1/%b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
             )
             assert eventually(lambda: upstream.sent >= 5)
         at_disconnect = upstream.sent
@@ -154,6 +185,9 @@ def test_an_upstream_that_breaks_off(tmp_path_factory: pytest.TempPathFactory) -
             list(running.client().chat.completions.create(**CHAT))  # type: ignore[call-overload]
         plain = http.post("/v1/chat/completions", json=CHAT | {"stream": False})
         assert (plain.status_code, plain.json()["error"]["code"]) == (503, "llm_unavailable")
+        events = parse_sse(http.post("/v1/responses", json=RESPONSE).text)
+        assert [name for name, _ in events[-2:]] == ["error", "response.failed"]
+        assert not stream_violations("POST", "/responses", events)
 
 
 def test_an_upstream_that_is_not_there(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -171,7 +205,7 @@ def test_an_upstream_that_is_not_there(tmp_path_factory: pytest.TempPathFactory)
 def test_a_silent_stream_is_kept_alive(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openai_router, "KEEP_ALIVE_S", 0.1)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.1)
     upstream = Upstream(words=2, pause_s=0.5)
     with gateway(upstream, tmp_path_factory) as running, running.http() as http:
         text = http.post("/v1/chat/completions", json=CHAT).text
@@ -179,6 +213,9 @@ def test_a_silent_stream_is_kept_alive(
         assert not stream_violations("POST", "/chat/completions", parse_sse(text))
         pieces = list(running.client().chat.completions.create(**CHAT))  # type: ignore[call-overload]
         assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == "0 1 "
+        text = http.post("/v1/responses", json=RESPONSE).text
+        assert text.count(": keep-alive\n\n") >= 3
+        assert not stream_violations("POST", "/responses", parse_sse(text))
 
 
 def test_failing_half_way(rag_off: Served) -> None:
@@ -230,7 +267,17 @@ def test_the_database_is_down(tmp_path_factory: pytest.TempPathFactory) -> None:
             streamed = http.post("/v1/chat/completions", json=body)
             assert '"degraded":["retrieve: ' in streamed.text
             assert list(running.chat_model.requests[-1].messages) == body["messages"], "no empty grounding"
+            asked = {"model": "fake-model", "input": "count", "tools": body["tools"]}
+            response = http.post("/v1/responses", json=asked).json()
+            assert response["output"][1]["content"][0]["text"] == "I do not know."
+            assert (response["output"][0]["status"], response["store"]) == ("failed", False)
+            assert [reason.partition(":")[0] for reason in response["sherlock"]["degraded"]] == [
+                "retrieve",
+                "store",
+            ]
             for answer in (
+                http.post("/v1/responses", json=asked | {"previous_response_id": "resp_1"}),
+                http.get("/v1/responses/resp_1"),
                 http.get("/v1/files"),
                 http.post("/v1/vector_stores/vs_1/search", json={"query": "q"}),
             ):

@@ -171,6 +171,30 @@ async def test_file_deleted_while_it_is_ingested_ends_quietly(fast: Deployment) 
         assert worker.popen.poll() is None
 
 
+async def test_a_cancelled_batch_leaves_the_worker_to_others(fast: Deployment) -> None:
+    with fast.running("serve", "worker") as [_, worker]:
+        client = fast.client()
+        store = client.vector_stores.create()
+        books = [
+            client.files.create(file=("book.txt", prose(800, seed=5).encode()), purpose="assistants").id
+            for _ in range(3)
+        ]
+        batch = client.vector_stores.file_batches.create(store.id, file_ids=books)
+        await some_chunks_staged(fast)
+        began = time.monotonic()
+        batch = client.vector_stores.file_batches.cancel(batch.id, vector_store_id=store.id)
+        assert (batch.status, batch.file_counts.in_progress) == ("cancelled", 0)
+        other = client.vector_stores.files.upload_and_poll(
+            vector_store_id=store.id, file=("small.txt", b"The worker goes on."), poll_interval_ms=50
+        )
+        print(f"{time.monotonic() - began:.2f} s from the cancellation to the next file's end")
+        assert other.status == "completed"
+        assert client.vector_stores.retrieve(store.id).file_counts.completed == 1
+        assert await rows(fast, "select count(*) from ingest_chunks") == [(0,)]
+        assert await rows(fast, "select count(*) from ingest_jobs where state = 'cancelled'") == [(3,)]
+        assert worker.popen.poll() is None
+
+
 def test_a_killed_supervisor_takes_its_children_along(fast: Deployment) -> None:
     up = fast.start("up")
     fast.wait_until_ready([up])

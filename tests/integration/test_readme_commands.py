@@ -49,7 +49,8 @@ def test_python_program(sherlock: Deployment, tmp_path: Path) -> None:
         timeout=200,
     )
     assert ran.returncode == 0, ran.stderr
-    found, answer, cited = ran.stdout.splitlines()
+    found, answer, cited, *again = ran.stdout.splitlines()
     assert "KX-4471-Q" in found
     assert "KX-4471-Q" in answer
     assert cited.startswith("turbine.txt says:")
+    assert again, "the second of two chained responses"

@@ -9,7 +9,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -446,6 +446,28 @@ async def test_a_deleted_file_is_found_no_more(bench: Bench) -> None:
     await bench.catalog.delete_file(bench.workspace, file)
     assert texts_of(await bench.search("pump", store)) == {"The other file mentions a pump, too."}
     assert await bench.search("bananas", store, alpha=0) == []
+
+
+async def test_an_expired_file_is_found_no_more(bench: Bench, database: Database) -> None:
+    """Even before it is removed, and in whatever way its store is searched."""
+    store = await bench.add_store()
+    gone = await bench.ingest(store, MANUAL, {"kind": "a"})
+    kept = await bench.ingest(store, ["The other file mentions a pump, too."], {"kind": "a"})
+    await expire(bench, gone, database)
+    for where in (None, Comparison("eq", "kind", "a")):
+        for alpha in (0.0, 0.7, 1.0):
+            found = await bench.search("pump", store, alpha=alpha, where=where)
+            assert [candidate.file_id for candidate in found] == [kept]
+
+
+async def expire(bench: Bench, file: str, database: Database) -> None:
+    if isinstance(bench.catalog, InMemoryCatalog):
+        key = (bench.workspace, file)
+        bench.catalog.state.files[key] = replace(bench.catalog.state.files[key], expires_at=1)
+        return
+    async with database.transaction() as connection:
+        statement = text("update knowledge_files set expires_at = now() where id = :id")
+        await connection.execute(statement, {"id": file})
 
 
 # ── filters ─────────────────────────────────────────────────────────────────

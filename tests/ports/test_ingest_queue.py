@@ -6,17 +6,21 @@ Nobody waits for a lease to run out: `later` moves the jobs' own times into the 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from random import Random
+from typing import Any, Protocol, TypedDict
 
+import asyncpg
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import text
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
-from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
-from sherlock.rag.domain.errors import LeaseLost
+from sherlock.rag.adapters.postgres_queue import CLAIM, KEEP_TO_THE_INDEX, PostgresIngestQueue
+from sherlock.rag.domain.errors import LeaseLost, NotFound
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
     Encoder,
@@ -370,17 +374,18 @@ async def test_waiting_ends_by_itself(queue: IngestQueue) -> None:
     assert time.monotonic() - begun > 0.15
 
 
-async def test_a_cancelled_membership_is_given_to_nobody(
-    database: Database, workspace: WorkspaceId, attach: Attach, catalog: Catalog, queue: IngestQueue
+async def test_a_cancelled_file_is_given_to_nobody(
+    catalog: Catalog, queue: IngestQueue, workspace: WorkspaceId, attach: Attach
 ) -> None:
     running, waiting = await attach(), await attach()
     job = await claimed(queue)
     assert job.file_id == running
     for file_id in (running, waiting):
-        await cancel(catalog, database, workspace, file_id)
+        cancelled = await catalog.cancel_file(workspace, STORE, file_id)
+        assert (cancelled.status, cancelled.last_error) == ("cancelled", None)
     assert await lost(queue, job.lease)
     assert await queue.claim("worker", LEASE_S) is None
-    assert (await member(catalog, job)).status == "cancelled"
+    assert await queue.depth() == 0
 
     again = await catalog.attach_file(
         workspace, STORE, running, attributes=None, chunking=job.chunking, chunking_given=False
@@ -390,16 +395,245 @@ async def test_a_cancelled_membership_is_given_to_nobody(
     assert await lost(queue, job.lease)
 
 
-async def cancel(catalog: Catalog, database: Database, workspace: WorkspaceId, file_id: str) -> None:
-    """No port cancels yet, so it is done behind them."""
-    if isinstance(catalog, InMemoryCatalog):
-        catalog.state.change((workspace, STORE, file_id), status="cancelled")
-        return
-    async with database.transaction() as connection:
-        await connection.execute(
-            text("""
-                update vector_store_files set status = 'cancelled'
-                where workspace_id = :workspace and file_id = :file
-            """),
-            {"workspace": workspace, "file": file_id},
-        )
+async def test_an_ended_file_is_not_cancelled(
+    catalog: Catalog, queue: IngestQueue, workspace: WorkspaceId, attach: Attach
+) -> None:
+    for completed in (True, False):
+        file_id = await attach()
+        job = await claimed(queue)
+        await (queue.complete(job.lease, PUBLISHED) if completed else queue.fail(job.lease, ERROR))
+        before = await member(catalog, job)
+        assert await catalog.cancel_file(workspace, STORE, file_id) == before
+    with pytest.raises(NotFound):
+        await catalog.cancel_file(workspace, STORE, "file-unknown")
+
+
+# ── letting go ──
+
+
+@pytest.mark.parametrize("gone", ["cancelled", "detached", "file deleted", "store deleted", "taken over"])
+async def test_a_worker_hears_within_two_seconds_that_its_job_is_of_no_use(
+    catalog: Catalog, queue: IngestQueue, workspace: WorkspaceId, attach: Attach, later: Later, gone: str
+) -> None:
+    file_id, other_file = await attach(), await attach()
+    job, other = await claimed(queue), await claimed(queue)
+    assert (job.file_id, other.file_id) == (file_id, other_file)
+    watching = asyncio.create_task(queue.watch(job.lease))
+    watching_other = asyncio.create_task(queue.watch(other.lease))
+    await asyncio.sleep(0.1)
+    assert not watching.done()
+    if gone == "cancelled":
+        await catalog.cancel_file(workspace, STORE, file_id)
+    elif gone == "detached":
+        await catalog.detach_file(workspace, STORE, file_id)
+    elif gone == "file deleted":
+        await catalog.delete_file(workspace, file_id)
+    elif gone == "store deleted":
+        await catalog.delete_vector_store(workspace, STORE)
+    else:
+        await queue.renew(other.lease, 10 * LEASE_S)
+        await later(LEASE_S + 1)
+        assert (await claimed(queue)).file_id == file_id
+    async with asyncio.timeout(2):
+        await watching
+    if gone != "store deleted":
+        assert not watching_other.done()
+        watching_other.cancel()
+    async with asyncio.timeout(2):
+        await asyncio.wait([watching_other])
+
+
+# ── turns ──
+
+KIB, MIB = 1024, 1024 * 1024
+JOB_BYTES = 64 * KIB
+"""What a job costs its workspace beside its file's bytes."""
+
+
+class Queued(Protocol):
+    async def __call__(self, *sizes: int, workspace: WorkspaceId | None = None) -> list[str]: ...
+
+
+@pytest.fixture
+def queued(catalog: Catalog, workspace: WorkspaceId) -> Queued:
+    """Queue files of these sizes together, in a new store; their ids."""
+    home = workspace
+
+    async def queued(*sizes: int, workspace: WorkspaceId | None = None) -> list[str]:
+        tenant = workspace or home
+        ids = [f"file-{secrets.token_hex(6)}" for _ in sizes]
+        for file_id, size in zip(ids, sizes, strict=True):
+            await catalog.add_file(StoredFile(file_id, tenant, "a.txt", "assistants", size, "00", 0))
+        store = VectorStore(f"vs_{secrets.token_hex(6)}", tenant, "", None, None, Encoder("hash", 384), 0, 0)
+        await catalog.add_vector_store(store, ids, ChunkingStrategy(512, 50))
+        return ids
+
+    return queued
+
+
+async def claim_all(queue: IngestQueue) -> list[IngestJob]:
+    jobs = []
+    while (job := await queue.claim("worker", LEASE_S)) is not None:
+        jobs.append(job)
+    return jobs
+
+
+@pytest.mark.parametrize("behind", ["the same workspace", "another workspace"])
+async def test_a_page_does_not_wait_for_large_files(
+    queue: IngestQueue,
+    queued: Queued,
+    workspace: WorkspaceId,
+    other_workspace: WorkspaceId,
+    behind: str,
+) -> None:
+    await queued(*[20 * MIB] * 100)
+    for _ in range(3):
+        await claimed(queue)
+    (page,) = await queued(
+        20 * KIB, workspace=workspace if behind == "the same workspace" else other_workspace
+    )
+    assert page in [(await claimed(queue)).file_id for _ in range(2)]
+
+
+async def test_large_files_do_not_wait_for_ever_either(queue: IngestQueue, queued: Queued) -> None:
+    (large,) = await queued(5 * MIB)
+    await queued(*[20 * KIB] * 100)
+    turn = [job.file_id for job in await claim_all(queue)].index(large)
+    assert 50 < turn <= 5 * MIB / (20 * KIB + JOB_BYTES) + 2
+
+
+@given(
+    ours=st.lists(st.integers(0, 400 * KIB), min_size=5, max_size=25),
+    theirs=st.lists(st.integers(0, 400 * KIB), min_size=5, max_size=25),
+    head_start=st.integers(0, 4),
+)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_workspaces_share_by_bytes(
+    queue: IngestQueue,
+    queued: Queued,
+    workspace: WorkspaceId,
+    other_workspace: WorkspaceId,
+    ours: list[int],
+    theirs: list[int],
+    head_start: int,
+) -> None:
+    """While both have files waiting, neither gets ahead by more than a job in each size class."""
+    files = {workspace: len(await queued(*ours))}
+    for _ in range(head_start):
+        files[workspace] -= 1
+        await claimed(queue)
+    files[other_workspace] = len(await queued(*theirs, workspace=other_workspace))
+    done = {workspace: 0, other_workspace: 0}
+    longest = 2 * (400 * KIB + JOB_BYTES)
+    while all(files.values()):
+        job = await claimed(queue)
+        files[job.workspace_id] -= 1
+        done[job.workspace_id] += job.bytes + JOB_BYTES
+        assert abs(done[workspace] - done[other_workspace]) <= longest
+    await claim_all(queue)
+
+
+async def test_files_attached_together_come_smallest_class_first_then_in_order(
+    queue: IngestQueue, queued: Queued
+) -> None:
+    ids = await queued(3 * MIB, 10, MIB, 20, 4 * MIB, 2 * MIB)
+    assert [job.file_id for job in await claim_all(queue)] == [ids[n] for n in (1, 3, 2, 5, 0, 4)]
+
+
+async def test_a_job_given_back_keeps_its_turn(queue: IngestQueue, queued: Queued) -> None:
+    first, second = await queued(10, 10)
+    job = await claimed(queue)
+    assert job.file_id == first
+    await queue.release(job.lease)
+    assert [job.file_id for job in await claim_all(queue)] == [first, second]
+
+
+async def test_waiting_jobs_are_counted_up_to_a_limit(queue: IngestQueue, queued: Queued) -> None:
+    await queued(*[10] * 5)
+    assert [await queue.waiting(limit) for limit in (3, 5, 100)] == [3, 5, 5]
+    await claimed(queue)
+    assert await queue.waiting(100) == 4
+
+
+# ── PostgreSQL alone ──
+
+
+@given(workers=st.integers(2, 4), jobs=st.integers(1, 25), pauses=st.randoms(use_true_random=False))
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_racing_workers_claim_every_job_once(
+    database: Database, workspace: WorkspaceId, workers: int, jobs: int, pauses: Random
+) -> None:
+    catalog = PostgresCatalog(database)
+    queues = [PostgresIngestQueue(database, **LIMITS) for _ in range(workers)]
+    ids = [f"file-{secrets.token_hex(6)}" for _ in range(jobs)]
+    for file_id in ids:
+        await catalog.add_file(StoredFile(file_id, workspace, "a.txt", "assistants", 10, "00", 0))
+    store = VectorStore(f"vs_{secrets.token_hex(6)}", workspace, "", None, None, Encoder("hash", 384), 0, 0)
+    await catalog.add_vector_store(store, ids, ChunkingStrategy(512, 50))
+    claims: list[str] = []
+
+    async def work(queue: IngestQueue, name: str) -> None:
+        while await queue.waiting(1):
+            if (job := await queue.claim(name, LEASE_S)) is not None:
+                claims.append(job.file_id)
+                await asyncio.sleep(pauses.random() / 500)
+                await queue.complete(job.lease, PUBLISHED)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(work(queue, f"worker {n}") for n, queue in enumerate(queues)))
+    assert sorted(claims) == sorted(ids)
+    for queue in queues:
+        await queue.close()
+
+
+MANY_JOBS = text("""
+    with file as (
+        insert into knowledge_files (workspace_id, id, filename, purpose, bytes, sha256)
+        select :workspace, 'file-' || n, 'a.txt', 'assistants', 9, '00' from generate_series(1, :jobs) n
+        returning file_no, id
+    ), store as (
+        insert into vector_stores (workspace_id, id, encoder, dimension)
+        values (:workspace, 'vs_many', 'hash', 384) returning store_no
+    ), member as (
+        insert into vector_store_files (workspace_id, vector_store_id, file_id, store_no, file_no,
+                                        max_chunk_size_tokens, chunk_overlap_tokens)
+        select :workspace, 'vs_many', id, store_no, file_no, 512, 50 from file, store
+        returning file_id, file_no
+    )
+    insert into ingest_jobs (workspace_id, vector_store_id, file_id, turn)
+    select :workspace, 'vs_many', file_id, file_no from member
+""")
+
+
+@pytest.mark.parametrize("statistics", ["none", "of an empty table", "of an ended queue"])
+async def test_claiming_walks_the_index_of_turns_whatever_the_statistics_say(
+    database: Database, workspace: WorkspaceId, owner_url: str, statistics: str
+) -> None:
+    owner = await asyncpg.connect(owner_url)
+    many = {"workspace": workspace, "jobs": 3000}
+    try:
+        if statistics == "of an empty table":
+            await owner.execute("analyze sherlock.ingest_jobs")
+        async with database.transaction() as connection:
+            if statistics == "of an ended queue":
+                await connection.execute(MANY_JOBS, many)
+                await connection.execute(text("update ingest_jobs set state = 'done'"))
+                await connection.execute(text("analyze ingest_jobs"))
+                await connection.execute(text("update ingest_jobs set state = 'waiting'"))
+            else:
+                await connection.execute(MANY_JOBS, many)
+            await connection.execute(KEEP_TO_THE_INDEX)
+            explained = text(f"explain (analyze, format json) {CLAIM.text}")
+            plan = await connection.scalar(explained, {"owner": "worker", "lease_s": LEASE_S})
+            await connection.rollback()
+    finally:
+        await owner.close()
+    read = {node["Index Name"]: node for node in nodes(plan[0]["Plan"]) if "Index Name" in node}
+    assert read["ingest_jobs_turn"]["Actual Rows"] == 1, "it stops at the first row"
+    assert {node["Node Type"] for node in nodes(plan[0]["Plan"])}.isdisjoint({"Seq Scan", "Sort"})
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", []):
+        yield from nodes(part)

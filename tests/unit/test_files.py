@@ -2,12 +2,13 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes import InMemoryCatalog
+from tests.fakes import InMemoryCatalog, MemoryObject
 from tests.fakes_files import InMemoryFileStore
 
 from sherlock.rag.application import files as files_module
@@ -246,9 +247,9 @@ async def test_a_sweep_asks_for_pages_of_files_and_not_for_each(store: InMemoryF
     class Watched(InMemoryCatalog):
         asked = 0
 
-        async def get_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
+        async def recorded(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> set[str]:
             self.asked += 1
-            return await super().get_file(workspace_id, file_id)
+            return await super().recorded(workspace_id, object_ids)
 
     catalog = Watched()
     files = Files(catalog, store, max_file_bytes=1000)
@@ -258,8 +259,37 @@ async def test_a_sweep_asks_for_pages_of_files_and_not_for_each(store: InMemoryF
     gone = await files.upload(HERE, "gone.txt", stream(b"x"), details())
     del catalog.state.files[HERE, gone.id]
     assert await files.sweep(grace_s=0) == 1
-    assert catalog.asked == 1
+    assert catalog.asked == 3, "one page of each workspace, and what was found once more"
     assert len(store.blobs) == 31
+
+
+async def test_parts_of_uploads_are_swept_when_no_record_tells_of_them(
+    files: Files, catalog: InMemoryCatalog, store: InMemoryFileStore
+):
+    part, lost = ("part_" + digit * 24 for digit in "01")
+    store.blobs = {f"{HERE}/{part}": b"x", f"{HERE}/{lost}": b"x"}
+    catalog.state.upload_objects[HERE, part] = MemoryObject(HERE, "upload_1", part, reserved_at=0)
+    assert await files.orphans() == [f"{HERE}/{lost}"]
+    assert await files.sweep(grace_s=0) == 1
+    assert {*store.blobs} == {f"{HERE}/{part}"}
+
+
+async def test_expired_files_are_not_swept(files: Files, catalog: InMemoryCatalog, store: InMemoryFileStore):
+    """They are on record until they are removed with their bytes."""
+    file = await files.upload(HERE, "a.txt", stream(b"x"), details())
+    catalog.state.files[HERE, file.id] = replace(file, expires_at=1)
+    assert await files.orphans() == []
+
+
+@pytest.mark.parametrize(
+    ("purpose", "asked_s", "life_s"),
+    [("batch", None, 30 * 86_400), ("batch", 3600, 3600), ("user_data", None, None)],
+)
+async def test_batch_files_are_kept_for_thirty_days(
+    files: Files, purpose: Purpose, asked_s: int | None, life_s: int | None
+):
+    file = await files.upload(HERE, "a.txt", stream(b"x"), details(purpose, asked_s))
+    assert file.expires_at == (None if life_s is None else file.created_at + life_s)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from sherlock.rag.domain.models import (
     FileSearch,
     Finished,
     ModelEvent,
+    SearchOptions,
     TextDelta,
     ToolCallDelta,
     Usage,
@@ -120,8 +121,9 @@ def test_names_of_the_model(configured: str, asked: str, found: str | None) -> N
 async def test_what_is_missing_is_said() -> None:
     with pytest.raises(ChatModelNotConfigured):
         await answer(chat(None))
+    search = FileSearch(("vs_1",), SearchOptions(limit=5, alpha=0.7))
     with pytest.raises(RagDisabled):
-        await answer(chat(FakeChatModel()), ChatRequest("fake-model", (), FileSearch(("vs_1",), 5, 0.7)))
+        await answer(chat(FakeChatModel()), ChatRequest("fake-model", (), search))
 
 
 async def test_errors_come_through_where_they_happen() -> None:

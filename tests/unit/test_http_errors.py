@@ -28,6 +28,7 @@ LEAVES = [
 MADE: dict[type[errors.SherlockError], tuple[Any, ...]] = {
     errors.UnsupportedFileType: ("a.xyz",),
     errors.FileTooLarge: (10,),
+    errors.UploadNotPending: ("completed",),
     errors.NotFound: ("File", "file-1"),
     errors.ModelNotFound: ("m",),
     errors.RagDisabled: (),
@@ -43,13 +44,19 @@ def test_every_error_has_an_answer(kind: type[errors.SherlockError]) -> None:
     shown = json.loads(bytes(answer.body))["error"]
     assert shown["message"] == error.message
     client_error = isinstance(error, errors.RequestError | errors.IngestError)
-    assert (answer.status_code < 500) == (client_error or kind is errors.ChatModelRateLimited)
+    asks_to_wait = kind in (errors.ChatModelRateLimited, errors.QueueFull)
+    assert (answer.status_code < 500) == (client_error or asks_to_wait)
     assert (shown["type"] == "server_error") == (answer.status_code >= 500)
     if error.transient:
         assert answer.status_code in (429, 503)
         assert "x-should-retry" not in answer.headers
     elif answer.status_code in (409, 503):
         assert answer.headers["x-should-retry"] == "false", "clients would repeat it in vain"
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    answer = http_errors.error_response(errors.QueueFull(retry_after_s=4.2))
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "5")
 
 
 def test_the_nearest_class_decides() -> None:

@@ -138,13 +138,13 @@ def test_the_reranker_alone_does_not_decide() -> None:
     assert [r.candidate.chunk_id for r in ranking.apply_rerank(fused, [0.3, 0.7])] == [1, 2]
 
 
-@given(candidate_lists(), st.lists(PARTS, max_size=12), PARTS, st.integers(1, 12))
-def test_the_threshold_acts_on_the_final_score(
-    candidates: list[Candidate], relevances: list[float], threshold: float, limit: int
+@given(candidate_lists(), st.lists(PARTS, max_size=12), PARTS)
+def test_the_threshold_acts_on_the_fused_score(
+    candidates: list[Candidate], relevances: list[float], threshold: float
 ) -> None:
-    results = ranking.apply_rerank(ranking.fuse(candidates, 0.7), relevances)
-    kept = ranking.cut(results, threshold, limit)
-    assert list(kept) == [r for r in results if r.score >= threshold][:limit]
+    fused = ranking.fuse(candidates, 0.7)
+    kept = ranking.apply_rerank(ranking.reaching(threshold, fused), relevances)
+    assert {r.candidate.chunk_id for r in kept} == {c.chunk_id for c, score in fused if score >= threshold}
 
 
 def test_a_score_does_not_depend_on_what_else_was_found() -> None:

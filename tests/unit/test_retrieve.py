@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -12,16 +13,24 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 from tests.fakes_index import InMemoryChunkIndex
-from tests.fakes_models import FakeReranker
+from tests.fakes_models import FakeChatModel, FakeReranker
 
 from sherlock import evaluate
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
 from sherlock.rag.application import retrieve, spans
 from sherlock.rag.application.retrieve import Retriever
-from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, EmbedderUnavailable, RerankerUnavailable
+from sherlock.rag.application.rewrite import Rewriter
+from sherlock.rag.domain.errors import (
+    ChatModelUnavailable,
+    Conflict,
+    DatabaseUnavailable,
+    EmbedderUnavailable,
+    RerankerUnavailable,
+)
 from sherlock.rag.domain.models import (
     Attributes,
     Candidate,
+    ChatRequest,
     Chunk,
     ChunkingStrategy,
     Comparison,
@@ -29,6 +38,7 @@ from sherlock.rag.domain.models import (
     Encoder,
     IndexQuery,
     Retrieval,
+    SearchOptions,
     SearchQuery,
     StoredFile,
     Vector,
@@ -78,9 +88,11 @@ class Library:
         await self.index.stage(job.lease, chunks)
         await self.queue.complete(job.lease, await self.index.publish(job.lease, len(chunks)))
 
-    async def search(self, *texts: str, stores: Sequence[str] = ("vs_1",), **changes) -> Retrieval:
-        query = SearchQuery(texts, tuple(stores), limit=10, alpha=0.7)
-        return await self.retriever.search(WORKSPACE, replace(query, **changes))
+    async def search(
+        self, *texts: str, stores: Sequence[str] = ("vs_1",), chat: ChatRequest | None = None, **changes: Any
+    ) -> Retrieval:
+        options = replace(SearchOptions(limit=10, alpha=0.7), **changes)
+        return await self.retriever.search(WORKSPACE, SearchQuery(texts, tuple(stores), options, chat))
 
 
 @pytest.fixture
@@ -161,7 +173,7 @@ async def test_unknown_stores_yield_nothing_and_spoil_nothing(library: Library) 
 
 
 async def test_another_workspace_finds_nothing(library: Library) -> None:
-    query = SearchQuery(("pump",), ("vs_1",), limit=10, alpha=0.7)
+    query = SearchQuery(("pump",), ("vs_1",), SearchOptions(limit=10, alpha=0.7))
     assert (await library.retriever.search(WorkspaceId("ws-2"), query)).results == ()
 
 
@@ -176,9 +188,22 @@ async def test_a_store_of_another_encoder_is_a_conflict(library: Library) -> Non
 
 
 async def test_searching_counts_as_activity(library: Library) -> None:
-    assert (await library.catalog.get_vector_store(WORKSPACE, "vs_1")).last_active_at == 0
+    key = (WORKSPACE, "vs_1")
+    library.catalog.state.stores[key] = replace(library.catalog.state.stores[key], last_active_at=1)
     await library.search("pump")
-    assert (await library.catalog.get_vector_store(WORKSPACE, "vs_1")).last_active_at > 0
+    assert (await library.catalog.get_vector_store(*key)).last_active_at > 1
+
+
+async def test_an_expired_store_yields_nothing_and_the_others_are_searched(library: Library) -> None:
+    await library.add_store("vs_old")
+    key = (WORKSPACE, "vs_old")
+    aged = replace(library.catalog.state.stores[key], last_active_at=1, expires_after_days=1)
+    library.catalog.state.stores[key] = aged
+    both = await library.search("pump", stores=["vs_old", "vs_1"])
+    assert both.results == (await library.search("pump")).results
+    alone = await library.search("pump", stores=["vs_old"])
+    assert (alone.results, alone.stages) == ((), ())
+    assert library.catalog.state.stores[key].last_active_at == 1, "it is not active any more"
 
 
 async def test_a_search_that_succeeded_does_not_fail_over_its_activity(
@@ -207,6 +232,49 @@ async def test_a_database_that_is_down_is_an_error_not_an_empty_page(library: Li
         await library.search("pump")
 
 
+# ── rewriting ───────────────────────────────────────────────────────────────
+
+
+def talk(*questions: str) -> ChatRequest:
+    return ChatRequest("fake-model", tuple({"role": "user", "content": text} for text in questions))
+
+
+async def test_each_phrasing_is_rewritten(library: Library) -> None:
+    model = FakeChatModel(reply="error code KX-4471")
+    library.retriever = replace(library.retriever, rewriter=Rewriter(model, 1.0))
+    found = await library.search("Hello, what does my machine say?", "And why?", rewrite=True)
+    assert found.queries == ("error code KX-4471",) * 2
+    assert found.results[0].candidate.text == CODE
+    assert found.stages[0] == "rewrite"
+    assert "rewrite" in found.timings_ms
+    assert len(model.requests) == 2
+    assert (await library.search("pump")).queries == ("pump",)
+    assert (await library.search("pump", stores=["vs_unknown"], rewrite=True)).queries == ("pump",)
+    assert len(model.requests) == 2, "only where it was asked for, and where there is something to search"
+
+
+async def test_of_a_chat_only_a_follow_up_is_rewritten(library: Library) -> None:
+    model = FakeChatModel(reply="error code KX-4471")
+    library.retriever = replace(library.retriever, rewriter=Rewriter(model, 1.0))
+    first = await library.search("why?", chat=talk("why?"), rewrite=True)
+    assert (first.queries, first.degraded, model.requests) == (("why?",), (), [])
+    second = await library.search("why?", chat=talk("My machine says KX-4471", "why?"), rewrite=True)
+    assert second.queries == ("error code KX-4471",)
+
+
+async def test_a_search_says_when_its_question_was_not_rewritten(library: Library) -> None:
+    without = await library.search("pump", rewrite=True)
+    assert without.degraded == ("rewrite: off",)
+    chatting = await library.search("pump", chat=talk("a", "pump"), rewrite=True)
+    assert chatting.degraded == (), "it did not ask"
+    down = FakeChatModel(error=ChatModelUnavailable("The language model is down."))
+    library.retriever = replace(library.retriever, rewriter=Rewriter(down, 1.0))
+    failed = await library.search("pump", "valve", rewrite=True)
+    assert (failed.queries, failed.degraded) == (("pump", "valve"), ("rewrite: unavailable",))
+    assert "rewrite" not in failed.stages
+    assert failed.results == (await library.search("pump", "valve")).results
+
+
 # ── reranking ───────────────────────────────────────────────────────────────
 
 
@@ -221,6 +289,22 @@ async def test_the_reranker_reads_the_fused_order(library: Library) -> None:
     assert reranker.calls == [("the rotor is stuck", tuple(r.candidate.text for r in fused.results))]
     assert all(result.rerank is not None for result in found.results)
     assert found.results[0].candidate.text == CODE
+
+
+@pytest.mark.parametrize("relevance", [0.0, 1.0])
+async def test_the_reranker_neither_drops_nor_saves_a_result_by_the_threshold(
+    library: Library, relevance: float
+) -> None:
+    class Of(FakeReranker):
+        async def rerank(self, query: str, texts: Sequence[str], budget_s: float) -> list[float]:
+            return [relevance for _ in texts]
+
+    fused = await library.search("the rotor is stuck")
+    library.retriever = replace(library.retriever, reranker=Of())
+    threshold = fused.results[2].score
+    found = await library.search("the rotor is stuck", score_threshold=threshold)
+    assert [r.candidate for r in found.results] == [r.candidate for r in fused.results[:3]]
+    assert all(result.fused >= threshold for result in found.results)
 
 
 async def test_what_the_budget_does_not_pay_for_stays_behind(library: Library) -> None:
@@ -316,7 +400,7 @@ async def test_evaluate_runs_judged_queries(library: Library) -> None:
         evaluate.JudgedQuery("1", "KX-4471", {"file-a": 1.0}),
         evaluate.JudgedQuery("2", "zeppelin", {"file-b": 1.0}),
     ]
-    template = SearchQuery((), ("vs_1",), limit=5, alpha=0.0)
+    template = SearchQuery((), ("vs_1",), SearchOptions(limit=5, alpha=0.0))
     report = await evaluate.run(
         library.retriever, WORKSPACE, queries, template, k=5, document_of=lambda r: r.candidate.file_id
     )

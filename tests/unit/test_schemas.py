@@ -22,6 +22,7 @@ from sherlock.rag.domain.models import (
     LastError,
     Page,
     Retrieval,
+    SearchOptions,
     StoredFile,
     VectorStore,
     VectorStoreFile,
@@ -69,12 +70,12 @@ def test_numbers_that_are_none(number: float) -> None:
 
 def test_search_defaults_and_extensions() -> None:
     plain = search(query=["a", "b"], rewrite_query=True).to_query("vs_1", 0.7)
-    assert (plain.texts, plain.limit, plain.alpha, plain.rerank) == (("a", "b"), 10, 0.7, True)
+    assert (plain.texts, plain.options) == (("a", "b"), SearchOptions(limit=10, alpha=0.7, rewrite=True))
     weighted = search(
         ranking_options={"ranker": "none", "hybrid_search": {"embedding_weight": 1, "text_weight": 3}}
     )
-    assert (weighted.to_query("vs_1", 0.7).alpha, weighted.to_query("vs_1", 0.7).rerank) == (0.25, False)
-    assert search(hybrid_alpha=0, top_k=3).to_query("vs_1", 0.7).alpha == 0
+    assert weighted.to_query("vs_1", 0.7).options == SearchOptions(limit=10, alpha=0.25, rerank=False)
+    assert search(hybrid_alpha=0, top_k=3).to_query("vs_1", 0.7).options.alpha == 0
     assert [search(top_k=3).limit(10), search(top_k=3, max_num_results=4).limit(10)] == [3, 4]
 
 
@@ -87,7 +88,7 @@ def test_filters_become_the_domains() -> None:
             {"type": "and", "filters": [{"type": "eq", "key": "draft", "value": False}]},
         ],
     }
-    assert search(filters=given_filter).domain_filter() == Compound(
+    assert search(filters=given_filter).to_query("vs_1", 0.7).options.filter == Compound(
         "or",
         (
             Comparison("gte", "year", 2020.0),
@@ -158,7 +159,7 @@ def test_what_goes_to_the_model() -> None:
 def test_file_search_is_ours_alone() -> None:
     tool = {"type": "file_search", "vector_store_ids": ["vs_1"], "filters": None, "max_num_results": 3}
     request = asked(tools=[tool], tool_choice="required", parallel_tool_calls=False)
-    assert (request.file_search.vector_store_ids, request.file_search.limit) == (("vs_1",), 3)
+    assert (request.file_search.vector_store_ids, request.file_search.options.limit) == (("vs_1",), 3)
     assert request.options == {}
     with pytest.raises(InvalidRequest):
         asked(tools=[tool, tool])

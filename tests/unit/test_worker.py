@@ -1,8 +1,10 @@
 """The worker over in-memory ports: how a job is settled, whatever becomes of it."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
@@ -24,6 +26,7 @@ from sherlock.rag.domain.models import (
     VectorStoreFile,
     WorkspaceId,
 )
+from sherlock.rag.threads import run_in_thread
 from sherlock.rag.tokens import Cl100kCounter
 from sherlock.worker import Worker, owner_name
 
@@ -45,6 +48,21 @@ class SlowEmbedder(HashEmbedder):
         await self.let_go.wait()
         if self.broken:
             raise ZeroDivisionError("a secret out of the document")
+        return await super().embed_documents(texts)
+
+
+class StuckEmbedder(HashEmbedder):
+    """Works in a thread that nobody can stop, as a parser does; `let_go` ends it."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.begun = asyncio.Event()
+        self.let_go = threading.Event()
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[Vector]]:
+        if not self.begun.is_set():
+            self.begun.set()
+            await run_in_thread(None, self.let_go.wait)
         return await super().embed_documents(texts)
 
 
@@ -97,15 +115,17 @@ class Bench:
         ingestor = Ingestor(self.files, self.index, self.embedder, Cl100kCounter())
         self.worker = Worker(self.queue, ingestor, slots=2, lease_s=LEASE_S)
 
-    async def attach(self, filename: str = "note.txt", content: bytes = b"It opens at nine.") -> str:
-        """The id of a store with one queued file, `file-1`."""
-        file = StoredFile("file-1", HERE, filename, "assistants", len(content), "0" * 64, 1_700_000_000)
+    async def attach(
+        self, filename: str = "note.txt", content: bytes = b"It opens at nine.", id: str = "file-1"
+    ) -> str:
+        """The id of a store with one queued file."""
+        file = StoredFile(id, HERE, filename, "assistants", len(content), "0" * 64, 1_700_000_000)
         await self.catalog.add_file(file)
         self.files.blobs[file.blob_key] = content
         return (await self.stores.create(HERE, file_ids=[file.id])).id
 
-    async def settled(self, store_id: str) -> VectorStoreFile:
-        return await self.stores.wait(HERE, store_id, "file-1", 10)
+    async def settled(self, store_id: str, file_id: str = "file-1") -> VectorStoreFile:
+        return await self.stores.wait(HERE, store_id, file_id, 10)
 
 
 @pytest.fixture
@@ -245,6 +265,69 @@ async def test_a_job_whose_file_is_deleted_ends_quietly(bench: Bench) -> None:
     )
     await ended(bench, work)
     assert await bench.queue.depth() == 0
+
+
+async def test_a_cancelled_job_leaves_its_slot_to_the_next_one(bench: Bench) -> None:
+    bench.embedder.let_go.clear()
+    bench.worker = Worker(bench.queue, bench.worker.ingestor, slots=1, lease_s=600)
+    store_id = await bench.attach()
+    work = await running(bench)
+    await bench.embedder.begun.wait()
+    await bench.catalog.cancel_file(HERE, store_id, "file-1")
+    bench.embedder.begun.clear()
+    await bench.attach(id="file-2")
+    await asyncio.wait_for(bench.embedder.begun.wait(), 2)
+    assert (await bench.settled(store_id)).status == "cancelled"
+    bench.embedder.let_go.set()
+    await ended(bench, work)
+
+
+async def test_what_runs_in_a_thread_runs_out_beside_the_next_job(bench: Bench) -> None:
+    stuck = StuckEmbedder()
+    bench.worker = Worker(bench.queue, replace(bench.worker.ingestor, embedder=stuck), slots=1, lease_s=600)
+    store_id = await bench.attach()
+    work = await running(bench)
+    await stuck.begun.wait()
+    began = time.monotonic()
+    await bench.catalog.cancel_file(HERE, store_id, "file-1")
+    other_store = await bench.attach(id="file-2")
+    assert (await bench.settled(other_store, "file-2")).status == "completed"
+    assert time.monotonic() - began < 2
+    bench.stop.set()
+    await asyncio.sleep(0.05)
+    assert not work.done(), "it ends after what it began"
+    stuck.let_go.set()
+    await ended(bench, work)
+    assert (await bench.settled(store_id)).status == "cancelled"
+    assert (await bench.stores.file_text(HERE, store_id, "file-1")) == ""
+
+
+async def test_remnants_take_at_most_as_many_places_as_there_are_slots(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "RUN_OUT_S", 0.01)
+    remnants = [StuckEmbedder() for _ in range(3)]
+    ingestor = bench.worker.ingestor
+
+    class OneAfterTheOther(HashEmbedder):
+        async def embed_documents(self, texts: Sequence[str]) -> list[list[Vector]]:
+            stuck = next(one for one in remnants if not one.begun.is_set())
+            return await stuck.embed_documents(texts)
+
+    bench.worker = Worker(bench.queue, replace(ingestor, embedder=OneAfterTheOther(8)), slots=1, lease_s=600)
+    work = await running(bench)
+    for number, stuck in enumerate(remnants[:2]):
+        store_id = await bench.attach(id=f"file-{number}")
+        await asyncio.wait_for(stuck.begun.wait(), 2)
+        await bench.catalog.cancel_file(HERE, store_id, f"file-{number}")
+    await bench.attach(id="file-2")
+    await asyncio.sleep(0.2)
+    assert not remnants[2].begun.is_set(), "a second remnant keeps the slot"
+    remnants[0].let_go.set()
+    await asyncio.wait_for(remnants[2].begun.wait(), 2)
+    for stuck in remnants:
+        stuck.let_go.set()
+    await ended(bench, work)
 
 
 def test_owners_differ() -> None:

@@ -6,7 +6,6 @@ retry; its own callers do, and retries at both ends would multiply.
 """
 
 import asyncio
-import json
 import math
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ import httpx2
 import openai
 from openai import AsyncOpenAI, AsyncStream
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import to_json
 
 from sherlock.rag.domain.errors import (
     ChatModelMisconfigured,
@@ -47,6 +47,9 @@ PROBE_TIMEOUT_S = 2.5
 """Less than a readiness check waits, so that a server that hangs is found out and not just waited for."""
 MODELS_CACHE_S = 30.0
 """How long the upstream's list of models, and what it says about its health, stays good."""
+
+TURN_BYTES = 256 * 1024
+"""How much is written before the event loop has another turn: about a millisecond's work."""
 
 _OURS = ("model", "messages", "stream", "stream_options")
 """Members of the request that this adapter sets itself."""
@@ -159,7 +162,7 @@ class OpenAIChatModel:
             return await self._client.post(
                 "/chat/completions",
                 cast_to=object,
-                content=await asyncio.to_thread(_as_json, body, request.messages),
+                content=await _as_json(body, request.messages),
                 stream=True,
                 stream_cls=AsyncStream[object],
             )
@@ -207,25 +210,26 @@ class OpenAIChatModel:
         finished: set[int] = set()
         usage: Usage | None = None
         empty = True
-        chunks = aiter(upstream)
-        while True:
-            with _translated(model, self._timeout_s, disconnected=_BROKE_OFF):
+        with _translated(model, self._timeout_s, disconnected=_BROKE_OFF):
+            chunks = aiter(upstream)
+            while True:
                 async with asyncio.timeout(self._timeout_s):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
                 read = _Chunk.model_validate(chunk)
-            empty = False
-            usage = _usage(read.usage) or usage
-            for choice in read.choices or ():
-                index = first + choice.index
-                if index in finished or not first <= index <= last:
-                    continue
-                begun.add(index)
-                for event in _choice_events(choice, index):
-                    yield event
-                if choice.finish_reason:
-                    finished.add(index)
+                empty = False
+                if read.usage is not None:
+                    usage = _usage(read.usage) or usage
+                for choice in read.choices or ():
+                    index = first + choice.index
+                    if index in finished or not first <= index <= last:
+                        continue
+                    begun.add(index)
+                    for event in _choice_events(choice, index):
+                        yield event
+                    if choice.finish_reason:
+                        finished.add(index)
         if empty and "event-stream" not in upstream.response.headers.get("content-type", ""):
             raise ChatModelMisconfigured(_NOT_THE_API)
         # A cut connection looks like an end; only this tells.
@@ -271,10 +275,16 @@ def _refuse_what_has_no_event(options: Mapping[str, Any]) -> None:
         raise InvalidRequest("Only tools of type 'function' are passed to the language model.", param="tools")
 
 
-def _as_json(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """Message by message: while one is written, no other thread runs."""
-    written = ",".join(json.dumps(message) for message in messages)
-    return f'{json.dumps(body)[:-1]},"messages":[{written}]}}'.encode()
+async def _as_json(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """Message by message, with turns for others in between: a thread would hold the interpreter as well."""
+    written, since_a_turn = [], 0
+    for message in messages:
+        written.append(to_json(message))
+        since_a_turn += len(written[-1])
+        if since_a_turn > TURN_BYTES:
+            since_a_turn = 0
+            await asyncio.sleep(0)
+    return b'%b,"messages":[%b]}' % (to_json(body)[:-1], b",".join(written))
 
 
 # ── what the upstream says ──────────────────────────────────────────────────

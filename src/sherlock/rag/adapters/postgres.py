@@ -25,7 +25,7 @@ import logging
 import os
 import time
 import unicodedata
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
@@ -37,7 +37,7 @@ import sqlalchemy.exc
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from sherlock.rag.domain.errors import DatabaseUnavailable
+from sherlock.rag.domain.errors import DatabaseUnavailable, NotFound
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]  # not subscriptable at run time
@@ -50,7 +50,7 @@ APP_ROLE = "sherlock_app"
 """The role the service connects as: neither superuser nor owner of anything."""
 
 INGEST_CHANNEL = "sherlock_ingest"
-"""Notified when a job is queued or given back."""
+"""Notified when a job is queued or given back, and with a job's number when its worker is to let go of it."""
 
 WAKE_WORKERS = text(f"select pg_notify('{INGEST_CHANNEL}', '')")
 
@@ -114,9 +114,12 @@ class Database:
             async with self._engine.begin() as connection:
                 yield connection
 
-    def listen(self, channel: str) -> "Listener":
-        """Notifications of `channel`, on a connection of their own that is opened at the first wait."""
-        return Listener(self._url, channel)
+    def listen(self, channel: str, heard: Callable[[str], None] | None = None) -> "Listener":
+        """Notifications of `channel`, on a connection of their own that is opened at the first wait.
+
+        `heard` is called with the payload of each.
+        """
+        return Listener(self._url, channel, heard)
 
     async def check(self) -> None:
         """Prove that the database answers and holds the schema."""
@@ -139,9 +142,10 @@ async def driver(connection: AsyncConnection) -> Connection:
 class Listener:
     """Wakes those who wait for a channel. A lost connection is made anew; until then waits just run out."""
 
-    def __init__(self, url: str, channel: str) -> None:
+    def __init__(self, url: str, channel: str, heard: Callable[[str], None] | None = None) -> None:
         self._url = url
         self._channel = channel
+        self._heard = heard
         self._notified = asyncio.Event()
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
@@ -153,19 +157,29 @@ class Listener:
         After (re)connecting return at once: there may be news from before.
         """
         deadline = time.monotonic() + timeout_s
-        async with self._connecting:
-            lost = self._connection is None or self._connection.is_closed()
-            if lost and await self._connect():
-                return
+        if await self.connect():
+            return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._notified.wait(), max(0.0, deadline - time.monotonic()))
             self._notified.clear()
+
+    async def connect(self) -> bool:
+        """Listen from now on, where the database answers; whether that is new."""
+        async with self._connecting:
+            lost = self._connection is None or self._connection.is_closed()
+            return lost and await self._connect()
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await connection.close(timeout=_CONNECT_TIMEOUT_S)
+
+    def _on_notification(self, *notification: object) -> None:
+        *_, payload = notification
+        if self._heard is not None:
+            self._heard(str(payload))
+        self._notified.set()
 
     async def _connect(self) -> bool:
         try:
@@ -183,7 +197,7 @@ class Listener:
         connection = await _connect(self._url, settings={"application_name": "sherlock listen"})
         try:
             connection.add_termination_listener(lambda _: self._notified.set())
-            await connection.add_listener(self._channel, lambda *_: self._notified.set())
+            await connection.add_listener(self._channel, self._on_notification)
         except BaseException:
             connection.terminate()
             raise
@@ -417,3 +431,14 @@ def storable(value: str) -> bool:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
+
+
+def printable(value: str) -> str:
+    """What `storable` refuses, in characters that may stand in an answer."""
+    return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def check_id(kind: str, object_id: str, param: str = "id") -> None:
+    """Raises `NotFound` for what cannot be the id of anything stored."""
+    if not storable(object_id):
+        raise NotFound(kind, printable(object_id), param=param)

@@ -1,24 +1,40 @@
 """`Catalog` in PostgreSQL: files, vector stores, and which file stands in which store.
 
-Locks are taken in one order everywhere, so that nobody deadlocks: store, membership (those of one file by
-store number), file, job, term frequencies. Inserting a row locks what its foreign keys name. The trigger that
-counts a store's files makes a lock that the transaction has on the store already a stronger one.
+Locks are taken in one order everywhere, so that nobody deadlocks: store, batch, membership (those of one file
+by store number, those of one store by file number), file, turns, job, term frequencies. Inserting a row locks
+what its foreign keys name. The trigger that counts a store's files makes a lock that the transaction has on
+the store already a stronger one.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
-from sherlock.rag.adapters.postgres import WAKE_WORKERS, Database, storable
-from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
+from sherlock.rag.adapters.postgres import INGEST_CHANNEL, WAKE_WORKERS, Database, check_id, storable
+from sherlock.rag.adapters.postgres_files import (
+    ADD_FILE,
+    FILE_COLUMNS,
+    FILES,
+    GET_FILE,
+    file_values,
+    stored_file,
+)
+from sherlock.rag.domain.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    InvalidRequest,
+    NotFound,
+    VectorStoreExpired,
+)
 from sherlock.rag.domain.models import (
+    Attachment,
     Attributes,
     ChunkingStrategy,
     Encoder,
@@ -39,9 +55,16 @@ from sherlock.rag.domain.models import (
 _DAY_S = 86_400
 _ATTACH_TRIES = 3
 
+_COSTS = {
+    "job_bytes": 65_536,  # what it takes to begin and end a job, in bytes of a file
+    "few_pages_bytes": 65_536,
+    "large_bytes": 2_097_152,
+}
+"""How much of its workspace's share a job uses up, and what makes the size classes 0, 1 and 2."""
+
 
 @dataclass(frozen=True, slots=True)
-class _Listing:
+class Listing:
     """A list that is read in pages, ordered by a time and, within it, a number."""
 
     kind: str
@@ -56,22 +79,9 @@ class _Listing:
 
 # ── files ──
 
-# A workspace comes into being with its first file or store.
-_ADD_FILE = text("""
-    with workspace as (insert into workspaces (id) values (:workspace_id) on conflict do nothing)
-    insert into knowledge_files (workspace_id, id, filename, purpose, bytes, sha256, created_at, expires_at)
-    values (:workspace_id, :id, :filename, :purpose, :bytes, :sha256,
-            to_timestamp(:created_at), to_timestamp(CAST(:expires_at AS float8)))
-""")
-
-_FILES = """
-    select id, workspace_id, filename, purpose, bytes, sha256, created_at, expires_at from knowledge_files
-    where workspace_id = :workspace_id
-"""
-_GET_FILE = text(f"{_FILES} and id = :id")
-_LIST_FILES = _Listing(
+_LIST_FILES = Listing(
     "File",
-    f"{_FILES} and purpose = coalesce(CAST(:purpose AS text), purpose)",
+    f"{FILES} and purpose = coalesce(CAST(:purpose AS text), purpose)",
     "created_at",
     "file_no",
     cursor=text("""
@@ -86,12 +96,33 @@ _STORES_OF_FILE = text("""
     where workspace_id = :workspace_id and file_id = :file_id order by store_no
 """)
 
-_DELETE_FILE = text("""
-    delete from knowledge_files where workspace_id = :workspace_id and id = :id
-    returning id, workspace_id, filename, purpose, bytes, sha256, created_at, expires_at
+_DELETE_FILE = text(f"""
+    delete from knowledge_files where workspace_id = :workspace_id and id = :id returning {FILE_COLUMNS}
+""")
+
+# Whatever the file store may hold of a workspace.
+_RECORDED = text("""
+    select id from knowledge_files where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
+    union all
+    select id from upload_objects where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
+""")
+
+_EXPIRED_FILES = text(f"""
+    select {FILE_COLUMNS} from knowledge_files f
+    where expires_at <= now() and not exists (
+        select from vector_store_files m where m.workspace_id = f.workspace_id and m.file_id = f.id)
+    order by expires_at limit :limit
+""")
+
+_REMOVE_EXPIRED_FILE = text("""
+    delete from knowledge_files where workspace_id = :workspace_id and id = :id and expires_at <= now()
 """)
 
 # ── vector stores ──
+
+# Null where a store never expires. A day has 24 hours, whatever the clocks of the server's time zone do.
+_OVERDUE = "last_active_at <= now() - make_interval(hours => 24 * expires_after_days)"
+_EXPIRED = f"coalesce(expired_at is not null or {_OVERDUE}, false)"
 
 _ADD_STORE = text("""
     with workspace as (insert into workspaces (id) values (:workspace_id) on conflict do nothing)
@@ -101,13 +132,13 @@ _ADD_STORE = text("""
             :expires_after_days, to_timestamp(:created_at), to_timestamp(:last_active_at))
 """)
 
-_STORES = """
+_STORES = f"""
     select id, workspace_id, name, description, metadata, encoder, dimension, expires_after_days,
-           created_at, last_active_at
+           created_at, last_active_at, {_EXPIRED} as expired
     from vector_stores where workspace_id = :workspace_id
 """
 _GET_STORES = text(f"{_STORES} and id = any(CAST(:ids AS text[]))")
-_LIST_STORES = _Listing(
+_LIST_STORES = Listing(
     "VectorStore",
     _STORES,
     "created_at",
@@ -132,26 +163,39 @@ _COUNTS = text("""
 """)
 
 # What is not given stays; what is given as null is cleared.
-_UPDATE_STORE = text("""
+_UPDATE_STORE = text(f"""
     update vector_stores set
         name = case when :name_given then coalesce(CAST(:name AS text), '') else name end,
         metadata = case when :metadata_given then CAST(:metadata AS jsonb) else metadata end,
         expires_after_days = case when :expiry_given then CAST(:expiry AS int) else expires_after_days end,
-        last_active_at = now()
+        expired_at = case when {_EXPIRED} then coalesce(expired_at, now()) end,
+        last_active_at = case when {_EXPIRED} then last_active_at else now() end
     where workspace_id = :workspace_id and id = :id returning id
 """)
 
 # Once a second is often enough: nobody sees finer times, and searches need not write each time. Nor need they
 # wait for a store that is locked, by another search or while its files change.
-_TOUCH_STORES = text("""
+_TOUCH_STORES = text(f"""
     with stale as (
         select id from vector_stores
         where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
-          and last_active_at < date_trunc('second', now())
+          and last_active_at < date_trunc('second', now()) and not {_EXPIRED}
         for no key update skip locked
     )
     update vector_stores s set last_active_at = now() from stale
     where s.workspace_id = :workspace_id and s.id = stale.id
+""")
+
+# Of two workers each notes its own; a store that is in use right now is looked at again the next time.
+_EXPIRE_STORES = text(f"""
+    with overdue as (
+        select store_no from vector_stores
+        where expires_after_days is not null and expired_at is null and {_OVERDUE}
+        order by store_no limit :limit
+        for no key update skip locked
+    )
+    update vector_stores s set expired_at = now() from overdue where s.store_no = overdue.store_no
+    returning s.store_no
 """)
 
 # Memberships, jobs, chunks and term frequencies go along by foreign key.
@@ -160,44 +204,145 @@ _DELETE_STORE = text("delete from vector_stores where workspace_id = :workspace_
 # ── memberships ──
 
 # Attaches those of the files that exist and are not attached yet. Of two at the same time, the second waits
-# and then finds the row.
+# and then adds nothing.
 _ATTACH = text("""
     insert into vector_store_files (workspace_id, vector_store_id, file_id, store_no, file_no, attributes,
                                     max_chunk_size_tokens, chunk_overlap_tokens)
-    select s.workspace_id, s.id, f.id, s.store_no, f.file_no, CAST(:attributes AS jsonb), :size, :overlap
-    from vector_stores s join knowledge_files f on f.workspace_id = s.workspace_id
-    where s.workspace_id = :workspace_id and s.id = :vector_store_id and f.id = any(CAST(:file_ids AS text[]))
+    select s.workspace_id, s.id, f.id, s.store_no, f.file_no,
+           CAST(w.attributes AS jsonb), w.size, w.overlap
+    from unnest(CAST(:file_ids AS text[]), CAST(:attributes AS text[]), CAST(:sizes AS int[]),
+                CAST(:overlaps AS int[])) as w (file_id, attributes, size, overlap)
+    join knowledge_files f on f.workspace_id = :workspace_id and f.id = w.file_id
+    join vector_stores s on s.workspace_id = :workspace_id and s.id = :vector_store_id
+      and (f.expires_at is null or f.expires_at > now())
     order by f.file_no
     on conflict do nothing returning file_id
 """)
 
-_QUEUE = text("""
-    insert into ingest_jobs (workspace_id, vector_store_id, file_id)
-    select :workspace_id, :vector_store_id, unnest(CAST(:file_ids AS text[]))
+# Those that were attached before, locked in one order.
+_LOCK_ATTACHED = text("""
+    select m.file_id, m.status, m.max_chunk_size_tokens, m.chunk_overlap_tokens
+    from vector_store_files m join knowledge_files f on f.file_no = m.file_no
+    where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
+      and m.file_id = any(CAST(:file_ids AS text[])) and (f.expires_at is null or f.expires_at > now())
+    order by m.file_no for update of m
 """)
 
-# A failed or cancelled membership starts over; its earlier jobs, and what they had staged, go.
+_KNOWN_FILES = text("""
+    select id from knowledge_files
+    where workspace_id = :workspace_id and id = any(CAST(:file_ids AS text[]))
+      and (expires_at is null or expires_at > now())
+""")
+
+# A failed or cancelled membership starts over; its earlier jobs, and what they had staged, go. A batch it was
+# in remembers how it had ended.
+_REMEMBER_END = text("""
+    update file_batch_files b set ended = m.status
+    from unnest(CAST(:file_ids AS text[])) as w (file_id)
+    join vector_store_files m on m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
+        and m.file_id = w.file_id
+    where b.workspace_id = :workspace_id and b.vector_store_id = :vector_store_id and b.file_id = w.file_id
+      and b.ended is null
+""")
 _DROP_JOBS = text("""
     delete from ingest_jobs
-    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id
+      and file_id = any(CAST(:file_ids AS text[]))
 """)
 _START_OVER = text("""
-    update vector_store_files set status = 'in_progress', error_code = null, error_message = null,
-        max_chunk_size_tokens = :size, chunk_overlap_tokens = :overlap
-    where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
+    update vector_store_files m set status = 'in_progress', error_code = null, error_message = null,
+        max_chunk_size_tokens = w.size, chunk_overlap_tokens = w.overlap
+    from unnest(CAST(:file_ids AS text[]), CAST(:sizes AS int[]),
+                CAST(:overlaps AS int[])) as w (file_id, size, overlap)
+    where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id and m.file_id = w.file_id
 """)
 
-_MEMBERSHIPS = """
+_REPLACE_ATTRIBUTES = text("""
+    update vector_store_files m set attributes = CAST(w.attributes AS jsonb)
+    from unnest(CAST(:file_ids AS text[]), CAST(:attributes AS text[])) as w (file_id, attributes)
+    where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id and m.file_id = w.file_id
+""")
+
+# One at a time in a workspace, or two would get the same turns. Held to the end of the transaction, which
+# locks no membership any more.
+_LOCK_TURNS = text("""
+    select pg_advisory_xact_lock(hashtextextended('sherlock.turns ' || CAST(:workspace_id AS text), 0))
+""")
+
+# Queues the files, each with its turn: the finish tag of self-clocked fair queueing (S. J. Golestani, "A
+# self-clocked fair queueing scheme for broadband applications", INFOCOM 1994). A job comes its own cost after
+# the workspace's last waiting job of its size class or a smaller one, or after the clock, which is the
+# furthest turn claimed so far. So workspaces share by bytes, and small files overtake larger ones.
+_QUEUE = text("""
+    with clock as (
+        select coalesce(max(turn), 0) as now from ingest_jobs where attempt > 0
+    ), size_classes as (
+        select n as size_class, max(j.last_turn) over (order by n) as last_turn
+        from generate_series(0, 2) n cross join lateral (
+            select max(turn) as last_turn from ingest_jobs
+            where state = 'waiting' and workspace_id = :workspace_id and size_class = n
+        ) j
+    ), new as (
+        select id, file_no, bytes + :job_bytes as cost,
+               CAST(bytes > :few_pages_bytes AS int) + CAST(bytes > :large_bytes AS int) as size_class
+        from knowledge_files
+        where workspace_id = :workspace_id and id = any(CAST(:file_ids AS text[]))
+    )
+    insert into ingest_jobs (workspace_id, vector_store_id, file_id, size_class, turn)
+    select :workspace_id, :vector_store_id, id, size_class,
+           greatest(clock.now, last_turn) + sum(cost) over (order by size_class, file_no)
+    from new join size_classes using (size_class) cross join clock
+    order by size_class, file_no
+""")
+
+# Asks workers to let go of the jobs that somebody is about to delete or cancel. Publishing a large file holds
+# its rows for as long as it takes, so it must not wait for the lock. Null stands for every store, every file.
+_LET_GO = text(f"""
+    select pg_notify('{INGEST_CHANNEL}', CAST(id AS text)) from ingest_jobs
+    where state = 'running' and workspace_id = :workspace_id
+      and vector_store_id = coalesce(CAST(:vector_store_id AS text), vector_store_id)
+      and (CAST(:file_ids AS text[]) is null or file_id = any(CAST(:file_ids AS text[])))
+""")
+
+# Deleting a store locks it before its memberships, and so must whoever locks memberships.
+LOCK_STORE = text("""
+    select id from vector_stores where workspace_id = :workspace_id and id = :vector_store_id for key share
+""")
+
+# Cancels those of the files that are being ingested; their jobs end, and what they had staged goes.
+_LOCK_IN_PROGRESS = text("""
+    select file_id from vector_store_files
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id
+      and file_id = any(CAST(:file_ids AS text[])) and status = 'in_progress'
+    order by file_no for no key update
+""")
+_CANCEL_MEMBERSHIPS = text("""
+    update vector_store_files set status = 'cancelled'
+    where workspace_id = :workspace_id and vector_store_id = :vector_store_id
+      and file_id = any(CAST(:file_ids AS text[]))
+""")
+_CANCEL_JOBS = text("""
+    with cancelled as (
+        update ingest_jobs
+        set state = 'cancelled', lease_owner = null, lease_until = null, finished_at = now()
+        where workspace_id = :workspace_id and vector_store_id = :vector_store_id
+          and file_id = any(CAST(:file_ids AS text[])) and state in ('waiting', 'running')
+        returning id
+    )
+    delete from ingest_chunks c using cancelled where c.job_id = cancelled.id
+""")
+
+MEMBERSHIPS = """
     select m.file_id, m.vector_store_id, f.filename, m.status, m.error_code, m.error_message, m.attributes,
            m.max_chunk_size_tokens, m.chunk_overlap_tokens, m.chunk_count, m.usage_bytes, m.created_at
     from vector_store_files m join knowledge_files f on f.workspace_id = m.workspace_id and f.id = m.file_id
     where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
+      and (f.expires_at is null or f.expires_at > now())
 """
-_GET_MEMBERSHIP = text(f"{_MEMBERSHIPS} and m.file_id = :file_id")
-_LOCK_MEMBERSHIP = text(f"{_MEMBERSHIPS} and m.file_id = :file_id for update of m")
-_LIST_MEMBERSHIPS = _Listing(
+_GET_MEMBERSHIP = text(f"{MEMBERSHIPS} and m.file_id = :file_id")
+_LIST_MEMBERSHIPS = Listing(
     "VectorStoreFile",
-    f"{_MEMBERSHIPS} and m.status = coalesce(CAST(:status AS text), m.status)",
+    f"{MEMBERSHIPS} and m.status = coalesce(CAST(:status AS text), m.status)",
     "m.created_at",
     "m.file_no",
     cursor=text("""
@@ -224,7 +369,21 @@ _DETACH = text("""
     returning m.file_id
 """)
 
+_EXPIRED_MEMBERSHIPS = text("""
+    select * from (
+        (select m.workspace_id, m.vector_store_id, m.file_id
+         from knowledge_files f join vector_store_files m on m.file_no = f.file_no
+         where f.expires_at <= now() limit :limit)
+        union
+        (select m.workspace_id, m.vector_store_id, m.file_id
+         from vector_stores s join vector_store_files m on m.store_no = s.store_no
+         where s.expired_at is not null limit :limit)
+    ) as expired
+    limit :limit
+""")
+
 Parameters = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class PostgresCatalog:
@@ -234,49 +393,50 @@ class PostgresCatalog:
     # ── files ──
 
     async def add_file(self, file: StoredFile) -> None:
-        parameters = {
-            "workspace_id": file.workspace_id,
-            "id": file.id,
-            "filename": _storable(file.filename, "filename"),
-            "purpose": file.purpose,
-            "bytes": file.bytes,
-            "sha256": file.sha256,
-            "created_at": file.created_at,
-            "expires_at": file.expires_at,
-        }
+        _storable(file.filename, "filename")
         try:
             async with self._database.transaction() as connection:
-                await connection.execute(_ADD_FILE, parameters)
+                await connection.execute(ADD_FILE, file_values(file))
         except IntegrityError as error:
             raise Conflict("A file with this id exists already.") from error
 
     async def get_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
-        _check_id("File", file_id)
+        check_id("File", file_id)
         async with self._database.transaction() as connection:
-            found = await connection.execute(_GET_FILE, {"workspace_id": workspace_id, "id": file_id})
+            found = await connection.execute(GET_FILE, {"workspace_id": workspace_id, "id": file_id})
             if (row := found.one_or_none()) is None:
                 raise NotFound("File", file_id)
-            return _file(row)
+            return stored_file(row)
 
     async def list_files(
         self, workspace_id: WorkspaceId, page: PageRequest, purpose: Purpose | None = None
     ) -> Page[StoredFile]:
         parameters = {"workspace_id": workspace_id, "purpose": purpose}
         async with self._database.transaction() as connection:
-            rows, has_more = await _page(connection, _LIST_FILES, page, parameters)
-        return Page(tuple(map(_file, rows)), has_more)
+            rows, has_more = await page_of(connection, _LIST_FILES, page, parameters)
+        return Page(tuple(map(stored_file, rows)), has_more)
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
-        _check_id("File", file_id)
+        check_id("File", file_id)
         file = {"workspace_id": workspace_id, "file_id": file_id}
+        await let_go(self._database, workspace_id, file_ids=[file_id])
+        key = {"workspace_id": workspace_id, "id": file_id}
         async with self._database.transaction() as connection:
+            if (await connection.execute(GET_FILE, key)).one_or_none() is None:
+                raise NotFound("File", file_id)
             # One store after the other: the trigger on each row takes that store's term frequencies.
             for store_id in (await connection.scalars(_STORES_OF_FILE, file)).all():
                 await connection.execute(_DETACH, {**file, "vector_store_id": store_id})
-            deleted = await connection.execute(_DELETE_FILE, {"workspace_id": workspace_id, "id": file_id})
+            deleted = await connection.execute(_DELETE_FILE, key)
             if (row := deleted.one_or_none()) is None:
                 raise NotFound("File", file_id)
-            return _file(row)
+            return stored_file(row)
+
+    async def recorded(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> set[str]:
+        ids = list(filter(storable, object_ids))
+        async with self._database.transaction() as connection:
+            found = await connection.scalars(_RECORDED, {"workspace_id": workspace_id, "ids": ids})
+            return set(found)
 
     # ── vector stores ──
 
@@ -284,7 +444,7 @@ class PostgresCatalog:
         self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
     ) -> VectorStore:
         for file_id in file_ids:
-            _check_id("File", file_id, "file_ids")
+            check_id("File", file_id, "file_ids")
         parameters = {
             "workspace_id": store.workspace_id,
             "id": store.id,
@@ -300,12 +460,8 @@ class PostgresCatalog:
         try:
             async with self._database.transaction() as connection:
                 await connection.execute(_ADD_STORE, parameters)
-                wanted = dict.fromkeys(file_ids)
-                attached = await _attach(
-                    connection, store.workspace_id, store.id, list(wanted), None, chunking
-                )
-                for missing in wanted.keys() - attached:
-                    raise NotFound("File", missing, param="file_ids")
+                wanted = [Attachment(file_id, chunking) for file_id in dict.fromkeys(file_ids)]
+                await _attach(connection, store.workspace_id, store.id, wanted, "file_ids")
                 return await _store(connection, store.workspace_id, store.id)
         except IntegrityError as error:
             raise Conflict(
@@ -313,7 +469,7 @@ class PostgresCatalog:
             ) from error
 
     async def get_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
-        _check_id("VectorStore", vector_store_id)
+        check_id("VectorStore", vector_store_id)
         async with self._database.transaction() as connection:
             return await _store(connection, workspace_id, vector_store_id)
 
@@ -328,13 +484,13 @@ class PostgresCatalog:
 
     async def list_vector_stores(self, workspace_id: WorkspaceId, page: PageRequest) -> Page[VectorStore]:
         async with self._database.transaction() as connection:
-            rows, has_more = await _page(connection, _LIST_STORES, page, {"workspace_id": workspace_id})
+            rows, has_more = await page_of(connection, _LIST_STORES, page, {"workspace_id": workspace_id})
             return Page(tuple(await _with_counts(connection, workspace_id, rows)), has_more)
 
     async def update_vector_store(
         self, workspace_id: WorkspaceId, vector_store_id: str, changes: VectorStoreChanges
     ) -> VectorStore:
-        _check_id("VectorStore", vector_store_id)
+        check_id("VectorStore", vector_store_id)
         name, metadata, expiry = changes.name, changes.metadata, changes.expires_after_days
         parameters = {
             "workspace_id": workspace_id,
@@ -348,7 +504,10 @@ class PostgresCatalog:
         }
         async with self._database.transaction() as connection:
             await connection.execute(_UPDATE_STORE, parameters)
-            return await _store(connection, workspace_id, vector_store_id)
+            store = await _store(connection, workspace_id, vector_store_id)
+            if store.expired and parameters["expiry_given"]:
+                raise VectorStoreExpired(vector_store_id, param="expires_after")
+            return store
 
     async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
         ids = list(filter(storable, vector_store_ids))
@@ -356,7 +515,8 @@ class PostgresCatalog:
             await connection.execute(_TOUCH_STORES, {"workspace_id": workspace_id, "ids": ids})
 
     async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
-        _check_id("VectorStore", vector_store_id)
+        check_id("VectorStore", vector_store_id)
+        await let_go(self._database, workspace_id, vector_store_id)
         async with self._database.transaction() as connection:
             store = {"workspace_id": workspace_id, "id": vector_store_id}
             if await connection.scalar(_DELETE_STORE, store) is None:
@@ -374,72 +534,93 @@ class PostgresCatalog:
         chunking: ChunkingStrategy,
         chunking_given: bool,
     ) -> VectorStoreFile:
-        _check_id("VectorStore", vector_store_id)
-        _check_id("File", file_id, "file_id")
+        check_id("VectorStore", vector_store_id)
+        check_id("File", file_id, "file_id")
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
-        for _ in range(_ATTACH_TRIES):
-            try:
-                async with self._database.transaction() as connection:
-                    new = await _attach(
-                        connection, workspace_id, vector_store_id, [file_id], attributes, chunking
-                    )
-                    row = (await connection.execute(_LOCK_MEMBERSHIP, key)).one_or_none()
-                    if row is not None and not new:
-                        await _attach_again(connection, key, row, attributes, chunking, chunking_given)
-                        row = (await connection.execute(_GET_MEMBERSHIP, key)).one()
-                    if row is not None:
-                        return _membership(row)
-                    # Neither new nor there: store or file is missing, or somebody detaches it right now.
-                    await _store(connection, workspace_id, vector_store_id)
-                    file = {"workspace_id": workspace_id, "id": file_id}
-                    if (await connection.execute(_GET_FILE, file)).one_or_none() is None:
-                        raise NotFound("File", file_id, param="file_id")
-            except IntegrityError:
-                pass  # store or file went while we attached; the next try finds out which
-        raise DatabaseUnavailable("The file is being attached and detached at the same time.")
+        wanted = [Attachment(file_id, chunking, chunking_given, attributes)]
+
+        async def attach_one(connection: AsyncConnection) -> VectorStoreFile:
+            await attach(connection, workspace_id, vector_store_id, wanted, param="file_id")
+            return membership((await connection.execute(_GET_MEMBERSHIP, key)).one())
+
+        return await attaching(self._database, attach_one)
 
     async def get_membership(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
     ) -> VectorStoreFile:
-        _check_id("VectorStore", vector_store_id)
-        _check_id("VectorStoreFile", file_id)
+        check_id("VectorStore", vector_store_id)
+        check_id("VectorStoreFile", file_id)
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
         async with self._database.transaction() as connection:
             if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
                 raise NotFound("VectorStoreFile", file_id)
-            return _membership(row)
+            return membership(row)
 
     async def list_memberships(
         self, workspace_id: WorkspaceId, vector_store_id: str, page: PageRequest, status: Status | None = None
     ) -> Page[VectorStoreFile]:
-        _check_id("VectorStore", vector_store_id)
+        check_id("VectorStore", vector_store_id)
         parameters = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "status": status}
         async with self._database.transaction() as connection:
             store = {"workspace_id": workspace_id, "ids": [vector_store_id]}
             if (await connection.execute(_GET_STORES, store)).one_or_none() is None:
                 raise NotFound("VectorStore", vector_store_id)
-            rows, has_more = await _page(connection, _LIST_MEMBERSHIPS, page, parameters)
-        return Page(tuple(map(_membership, rows)), has_more)
+            rows, has_more = await page_of(connection, _LIST_MEMBERSHIPS, page, parameters)
+        return Page(tuple(map(membership, rows)), has_more)
 
     async def update_attributes(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str, attributes: Attributes | None
     ) -> VectorStoreFile:
-        _check_id("VectorStore", vector_store_id)
-        _check_id("VectorStoreFile", file_id)
+        check_id("VectorStore", vector_store_id)
+        check_id("VectorStoreFile", file_id)
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
         async with self._database.transaction() as connection:
             await connection.execute(_SET_ATTRIBUTES, {**key, "attributes": _json(attributes, "attributes")})
             if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
                 raise NotFound("VectorStoreFile", file_id)
-            return _membership(row)
+            return membership(row)
 
     async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
-        _check_id("VectorStore", vector_store_id)
-        _check_id("VectorStoreFile", file_id)
+        check_id("VectorStore", vector_store_id)
+        check_id("VectorStoreFile", file_id)
         key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
+        await let_go(self._database, workspace_id, vector_store_id, [file_id])
         async with self._database.transaction() as connection:
             if await connection.scalar(_DETACH, key) is None:
                 raise NotFound("VectorStoreFile", file_id)
+
+    async def cancel_file(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
+    ) -> VectorStoreFile:
+        check_id("VectorStore", vector_store_id)
+        check_id("VectorStoreFile", file_id)
+        key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_id": file_id}
+        await let_go(self._database, workspace_id, vector_store_id, [file_id])
+        async with self._database.transaction() as connection:
+            await connection.execute(LOCK_STORE, key)
+            await cancel(connection, workspace_id, vector_store_id, [file_id])
+            if (row := (await connection.execute(_GET_MEMBERSHIP, key)).one_or_none()) is None:
+                raise NotFound("VectorStoreFile", file_id)
+            return membership(row)
+
+    # ── expiry ──
+
+    async def expire_vector_stores(self, limit: int) -> int:
+        async with self._database.transaction() as connection:
+            return len((await connection.scalars(_EXPIRE_STORES, {"limit": limit})).all())
+
+    async def expired_memberships(self, limit: int) -> list[tuple[WorkspaceId, str, str]]:
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(_EXPIRED_MEMBERSHIPS, {"limit": limit})
+            return [(row.workspace_id, row.vector_store_id, row.file_id) for row in rows]
+
+    async def expired_files(self, limit: int) -> list[StoredFile]:
+        async with self._database.transaction() as connection:
+            return list(map(stored_file, await connection.execute(_EXPIRED_FILES, {"limit": limit})))
+
+    async def remove_expired_file(self, workspace_id: WorkspaceId, file_id: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(_REMOVE_EXPIRED_FILE, {"workspace_id": workspace_id, "id": file_id})
 
     async def check(self) -> None:
         await self._database.check()
@@ -448,50 +629,134 @@ class PostgresCatalog:
 # ── steps within a transaction ──────────────────────────────────────────────
 
 
+class _Raced(Exception):
+    """Somebody attached a file between two of our statements."""
+
+
+async def attaching(database: Database, step: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    """The result of `step`, a transaction that attaches files; repeated where somebody was in its way.
+
+    Raises `DatabaseUnavailable` when that goes on.
+    """
+    for _ in range(_ATTACH_TRIES):
+        try:
+            async with database.transaction() as connection:
+                return await step(connection)
+        except (IntegrityError, _Raced):
+            pass  # store or file went while we attached; the next try finds out which
+    raise DatabaseUnavailable("The same files are being attached and detached right now.")
+
+
+async def attach(
+    connection: AsyncConnection,
+    workspace_id: WorkspaceId,
+    vector_store_id: str,
+    attachments: Sequence[Attachment],
+    *,
+    param: str,
+) -> None:
+    """Attach and queue the files, all or none; no file may come twice. `param` is what an error names.
+
+    Counts as activity of the store. Raises `NotFound`, `VectorStoreExpired` and `Conflict` as the port says.
+    """
+    await _check_active(connection, workspace_id, vector_store_id)
+    await _attach(connection, workspace_id, vector_store_id, attachments, param)
+    # Last, and without waiting: a store is not locked after a membership.
+    await connection.execute(_TOUCH_STORES, {"workspace_id": workspace_id, "ids": [vector_store_id]})
+
+
 async def _attach(
     connection: AsyncConnection,
     workspace_id: WorkspaceId,
     vector_store_id: str,
-    file_ids: list[str],
-    attributes: Attributes | None,
-    chunking: ChunkingStrategy,
-) -> set[str]:
-    """Attach and queue those of the files that exist and are not attached; returns which."""
-    key = {"workspace_id": workspace_id, "vector_store_id": vector_store_id}
-    parameters = {
-        **key,
-        "file_ids": file_ids,
-        "attributes": _json(attributes, "attributes"),
-        **_sizes(chunking),
-    }
-    attached = (await connection.scalars(_ATTACH, parameters)).all()
-    if attached:
-        await connection.execute(_QUEUE, {**key, "file_ids": list(attached)})
+    attachments: Sequence[Attachment],
+    param: str,
+) -> None:
+    store = {"workspace_id": workspace_id, "vector_store_id": vector_store_id}
+    wanted = {one.file_id: one for one in attachments}
+    # Those that are attached first: inserting counts the store's files, which detaching does last.
+    attached = (await connection.execute(_LOCK_ATTACHED, store | {"file_ids": list(wanted)})).all()
+    queued = await _attach_again(connection, store, wanted, attached)
+    known = {row.file_id for row in attached}
+    if new := [one for one in attachments if one.file_id not in known]:
+        added = set((await connection.scalars(_ATTACH, store | _columns(new))).all())
+        if missing := [one.file_id for one in new if one.file_id not in added]:
+            await _say_what_is_missing(connection, store, missing, param)
+        queued |= added
+    if queued:
+        await connection.execute(_LOCK_TURNS, {"workspace_id": workspace_id})
+        await connection.execute(_QUEUE, store | {"file_ids": list(queued)} | _COSTS)
         await connection.execute(WAKE_WORKERS)
-    return set(attached)
 
 
 async def _attach_again(
     connection: AsyncConnection,
-    key: Parameters,
-    row: Row[Any],
-    attributes: Attributes | None,
-    chunking: ChunkingStrategy,
-    chunking_given: bool,
+    store: Parameters,
+    wanted: Mapping[str, Attachment],
+    rows: Sequence[Row[Any]],
+) -> set[str]:
+    """Attach files whose memberships, `rows`, stand and are locked; returns those that start over."""
+    over = [row.file_id for row in rows if row.status in ("failed", "cancelled")]
+    for row in rows:
+        again = wanted[row.file_id]
+        if row.file_id not in over and again.chunking_given and again.chunking != _chunking(row):
+            raise Conflict(
+                "The file is already attached with another chunking strategy; detach it first.",
+                param="chunking_strategy",
+            )
+    if over:
+        started_over = {**store, **_columns([wanted[file_id] for file_id in over])}
+        for statement in (_REMEMBER_END, _DROP_JOBS, _START_OVER):
+            await connection.execute(statement, started_over)
+    given = [wanted[row.file_id] for row in rows if wanted[row.file_id].attributes is not None]
+    if given:
+        await connection.execute(_REPLACE_ATTRIBUTES, {**store, **_columns(given)})
+    return set(over)
+
+
+async def _say_what_is_missing(
+    connection: AsyncConnection, store: Parameters, file_ids: Sequence[str], param: str
+) -> NoReturn:
+    """These files were neither attached anew nor before: say why."""
+    if (await connection.execute(LOCK_STORE, store)).one_or_none() is None:
+        raise NotFound("VectorStore", store["vector_store_id"])
+    known = set((await connection.scalars(_KNOWN_FILES, {**store, "file_ids": file_ids})).all())
+    for file_id in file_ids:
+        if file_id not in known:
+            raise NotFound("File", file_id, param=param)
+    raise _Raced
+
+
+async def let_go(
+    database: Database,
+    workspace_id: WorkspaceId,
+    vector_store_id: str | None = None,
+    file_ids: Sequence[str] | None = None,
 ) -> None:
-    """Attach a file whose membership, `row`, stands and is locked."""
-    if row.status in ("failed", "cancelled"):
-        await connection.execute(_DROP_JOBS, key)
-        await connection.execute(_START_OVER, {**key, **_sizes(chunking)})
-        await connection.execute(_QUEUE, {**key, "file_ids": [key["file_id"]]})
-        await connection.execute(WAKE_WORKERS)
-    elif chunking_given and chunking != _chunking(row):
-        raise Conflict(
-            "The file is already attached with another chunking strategy; detach it first.",
-            param="chunking_strategy",
-        )
-    if attributes is not None:
-        await connection.execute(_SET_ATTRIBUTES, {**key, "attributes": _json(attributes, "attributes")})
+    """Ask the workers to let go of running jobs, in a transaction of its own: heard before ours waits."""
+    jobs = {"workspace_id": workspace_id, "vector_store_id": vector_store_id, "file_ids": file_ids}
+    async with database.transaction() as connection:
+        await connection.execute(_LET_GO, jobs)
+
+
+async def cancel(
+    connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str, file_ids: Sequence[str]
+) -> None:
+    """Cancel those of the files whose ingest goes on; the store is locked already."""
+    store = {"workspace_id": workspace_id, "vector_store_id": vector_store_id}
+    locked = await connection.scalars(_LOCK_IN_PROGRESS, store | {"file_ids": list(file_ids)})
+    ended = store | {"file_ids": list(locked.all())}
+    await connection.execute(_CANCEL_MEMBERSHIPS, ended)
+    await connection.execute(_CANCEL_JOBS, ended)
+
+
+async def _check_active(connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str) -> None:
+    """Raises `NotFound`, `VectorStoreExpired`."""
+    found = await connection.execute(_GET_STORES, {"workspace_id": workspace_id, "ids": [vector_store_id]})
+    if (row := found.one_or_none()) is None:
+        raise NotFound("VectorStore", vector_store_id)
+    if row.expired:
+        raise VectorStoreExpired(vector_store_id)
 
 
 async def _store(connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
@@ -509,8 +774,8 @@ async def _with_counts(
     return [_vector_store(row, counts.get(row.id)) for row in rows]
 
 
-async def _page(
-    connection: AsyncConnection, listing: _Listing, page: PageRequest, parameters: Parameters
+async def page_of(
+    connection: AsyncConnection, listing: Listing, page: PageRequest, parameters: Parameters
 ) -> tuple[list[Row[Any]], bool]:
     """One page of the list, and whether more follow in the way it was read.
 
@@ -521,7 +786,7 @@ async def _page(
     for name, cursor, comparison in (("after", page.after, onwards), ("before", page.before, back)):
         if cursor is None:
             continue
-        _check_id(listing.kind, cursor, name)
+        check_id(listing.kind, cursor, name)
         place = (await connection.execute(listing.cursor, {**parameters, "cursor": cursor})).one_or_none()
         if place is None:
             raise NotFound(listing.kind, cursor, param=name)
@@ -537,12 +802,6 @@ async def _page(
 
 
 # ── values in and out ───────────────────────────────────────────────────────
-
-
-def _check_id(kind: str, object_id: str, param: str = "id") -> None:
-    if not storable(object_id):
-        printable = object_id.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-        raise NotFound(kind, printable, param=param)
 
 
 def _storable(value: str | None, param: str) -> str | None:
@@ -564,8 +823,14 @@ def _json(value: Mapping[str, object] | None, param: str) -> str | None:
         raise InvalidRequest(f"'{param}' holds a number that cannot be stored.", param=param) from error
 
 
-def _sizes(chunking: ChunkingStrategy) -> Parameters:
-    return {"size": chunking.max_chunk_size_tokens, "overlap": chunking.chunk_overlap_tokens}
+def _columns(attachments: Sequence[Attachment]) -> dict[str, list[Any]]:
+    """Bound values of the statements that take files as parallel arrays."""
+    return {
+        "file_ids": [one.file_id for one in attachments],
+        "attributes": [_json(one.attributes, "attributes") for one in attachments],
+        "sizes": [one.chunking.max_chunk_size_tokens for one in attachments],
+        "overlaps": [one.chunking.chunk_overlap_tokens for one in attachments],
+    }
 
 
 def _chunking(row: Row[Any]) -> ChunkingStrategy:
@@ -574,19 +839,6 @@ def _chunking(row: Row[Any]) -> ChunkingStrategy:
 
 def _seconds(time: datetime) -> int:
     return int(time.timestamp())
-
-
-def _file(row: Row[Any]) -> StoredFile:
-    return StoredFile(
-        id=row.id,
-        workspace_id=row.workspace_id,
-        filename=row.filename,
-        purpose=row.purpose,
-        bytes=row.bytes,
-        sha256=row.sha256,
-        created_at=_seconds(row.created_at),
-        expires_at=_seconds(row.expires_at) if row.expires_at else None,
-    )
 
 
 def _vector_store(row: Row[Any], counts: Row[Any] | None = None) -> VectorStore:
@@ -607,10 +859,11 @@ def _vector_store(row: Row[Any], counts: Row[Any] | None = None) -> VectorStore:
         usage_bytes=counts.usage_bytes if counts else 0,
         expires_after_days=days,
         expires_at=None if days is None else last_active_at + days * _DAY_S,
+        expired=row.expired,
     )
 
 
-def _membership(row: Row[Any]) -> VectorStoreFile:
+def membership(row: Row[Any]) -> VectorStoreFile:
     return VectorStoreFile(
         file_id=row.file_id,
         vector_store_id=row.vector_store_id,

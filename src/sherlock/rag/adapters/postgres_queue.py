@@ -1,9 +1,12 @@
 """`IngestQueue` in PostgreSQL. The row is the truth, the database's clock the only one; NOTIFY: "look now".
 
 Whoever ends a job locks the membership before the job, as deleting does, so that the two cannot deadlock.
-Claiming skips what is locked instead of waiting.
+Claiming locks a job alone, and skips what is locked instead of waiting. Jobs are given their turns where they
+are queued, in `postgres_catalog`.
 """
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import text
@@ -11,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
 from sherlock.rag.adapters.postgres import INGEST_CHANNEL, WAKE_WORKERS, Database
-from sherlock.rag.domain.errors import LeaseLost
+from sherlock.rag.domain.errors import DatabaseUnavailable, LeaseLost
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
     Encoder,
@@ -24,53 +27,68 @@ from sherlock.rag.domain.models import (
 
 OUTAGE_LIMIT_S = 86_400.0
 """A day: how long an outage may put a job off."""
+WATCH_POLL_S = 1.0
+"""Most requests to let go of a job are heard at once; this finds those whose notification was lost."""
 
-# Fails the jobs whose last allowed attempt ended with its worker.
-_REAP = text("""
-    with spent as (
-        select j.id, j.workspace_id, j.vector_store_id, j.file_id
-        from ingest_jobs j join vector_store_files m using (workspace_id, vector_store_id, file_id)
-        where j.state = 'running' and j.lease_until < now() and j.failures + 1 >= :max_attempts
-        for no key update of j, m skip locked
+_WORKER_STOPPED = "The file could not be ingested: its worker stopped at every attempt."
+
+# Takes back the jobs whose worker is gone, which is a failed attempt; with the last one allowed they fail.
+_RECOVER = text("""
+    with lost as materialized (
+        select id, workspace_id, vector_store_id, file_id, failures + 1 >= :max_attempts as spent
+        from ingest_jobs where state = 'running' and lease_until < now()
+        order by lease_until limit 100
+    ), locked as (
+        select l.* from lost l
+        join vector_store_files m using (workspace_id, vector_store_id, file_id) join ingest_jobs j using (id)
+        where j.state = 'running' and j.lease_until < now()
+        for no key update of m, j skip locked
     ), unstaged as (
-        delete from ingest_chunks c using spent where c.job_id = spent.id
+        delete from ingest_chunks c using locked l where c.job_id = l.id and l.spent
     ), failed as (
-        update ingest_jobs j set state = 'failed', failures = j.failures + 1, lease_owner = null,
-            lease_until = null, error_code = 'server_error', error_message = :message, finished_at = now()
-        from spent where j.id = spent.id
+        update vector_store_files m
+        set status = 'failed', error_code = 'server_error', error_message = :message
+        from locked l
+        where l.spent and m.workspace_id = l.workspace_id and m.vector_store_id = l.vector_store_id
+          and m.file_id = l.file_id and m.status = 'in_progress'
     )
-    update vector_store_files m set status = 'failed', error_code = 'server_error', error_message = :message
-    from spent s
-    where m.workspace_id = s.workspace_id and m.vector_store_id = s.vector_store_id and m.file_id = s.file_id
-      and m.status = 'in_progress'
+    update ingest_jobs j set
+        state = case when l.spent then 'failed' else 'waiting' end,
+        failures = j.failures + 1, lease_owner = null, lease_until = null,
+        error_code = case when l.spent then 'server_error' else j.error_code end,
+        error_message = case when l.spent then :message else j.error_message end,
+        finished_at = case when l.spent then now() end
+    from locked l where j.id = l.id
 """)
 
-# Claims one job: first one whose worker is gone (a failed attempt), else the one that has been due longest.
-# Each branch walks its own partial index and stops at the first row nobody else holds.
-_CLAIM = text("""
-    with orphaned as materialized (
-        select j.id, 1 as failed
-        from ingest_jobs j join vector_store_files m using (workspace_id, vector_store_id, file_id)
-        where j.state = 'running' and j.lease_until < now() and j.failures + 1 < :max_attempts
-          and m.status = 'in_progress'
-        order by j.lease_until limit 1
-        for no key update of j, m skip locked
-    ), waiting as materialized (
-        select j.id, 0 as failed
-        from ingest_jobs j join vector_store_files m using (workspace_id, vector_store_id, file_id)
-        where j.state = 'waiting' and j.run_after <= now() and m.status = 'in_progress'
-          and not exists (select from orphaned)
-        order by j.run_after, j.id limit 1
-        for no key update of j, m skip locked
-    ), due as (select * from orphaned union all select * from waiting)
-    update ingest_jobs j set state = 'running', attempt = j.attempt + 1, failures = j.failures + due.failed,
+# The statements below walk an index in its order to the first row that will do. With a hundred thousand rows
+# just written and not analyzed yet the planner would rather sort them.
+KEEP_TO_THE_INDEX = text("""
+    select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+           set_config('enable_sort', 'off', true)
+""")
+
+# Claims the job whose turn it is: the first due one in the order of turns that nobody else is claiming.
+CLAIM = text("""
+    with next as materialized (
+        select id from ingest_jobs
+        where state = 'waiting' and run_after <= now()
+        order by turn, id limit 1
+        for no key update skip locked
+    )
+    update ingest_jobs j set state = 'running', attempt = j.attempt + 1,
         lease_owner = :owner, lease_until = now() + make_interval(secs => :lease_s)
-    from due, vector_store_files m, vector_stores s, knowledge_files f
-    where j.id = due.id
-      and m.workspace_id = j.workspace_id and m.vector_store_id = j.vector_store_id and m.file_id = j.file_id
-      and s.store_no = m.store_no and f.file_no = m.file_no
-    returning j.id, j.attempt, j.workspace_id, j.vector_store_id, j.file_id, f.filename, f.bytes,
-        m.max_chunk_size_tokens, m.chunk_overlap_tokens, s.encoder, s.dimension
+    from next where j.id = next.id
+    returning j.id, j.attempt, j.workspace_id, j.vector_store_id, j.file_id
+""")
+
+# What a worker has to know of a job.
+_DETAILS = text("""
+    select f.filename, f.bytes, m.max_chunk_size_tokens, m.chunk_overlap_tokens, s.encoder, s.dimension
+    from vector_store_files m
+    join vector_stores s on s.store_no = m.store_no
+    join knowledge_files f on f.file_no = m.file_no
+    where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id and m.file_id = :file_id
 """)
 
 # The fence: a later attempt, another owner or an ended job is not ours.
@@ -83,6 +101,12 @@ _RENEW = text(f"""
         where m.workspace_id = j.workspace_id and m.vector_store_id = j.vector_store_id
           and m.file_id = j.file_id and m.status = 'in_progress')
     returning id
+""")
+
+# Whether work on the job is still of use; reads only, so it may be asked often.
+_HELD = text(f"""
+    select 1 from ingest_jobs j join vector_store_files m using (workspace_id, vector_store_id, file_id)
+    where {_OURS} and m.status = 'in_progress'
 """)
 
 # Locks the membership of a job; no row when it has gone (and the job with it) or was cancelled.
@@ -138,6 +162,10 @@ _UNSTAGE = text("delete from ingest_chunks where job_id = :job_id")
 
 _DEPTH = text("select count(*) from ingest_jobs where state in ('waiting', 'running')")
 
+_WAITING = text("""
+    select count(*) from (select from ingest_jobs where state = 'waiting' limit :limit) waiting
+""")
+
 
 class PostgresIngestQueue:
     """Jobs in `ingest_jobs`.
@@ -152,31 +180,47 @@ class PostgresIngestQueue:
         self._database = database
         self._max_attempts = max_attempts
         self._outage_limit_s = outage_limit_s
-        self._listener = database.listen(INGEST_CHANNEL)
+        self._watched: dict[Lease, asyncio.Event] = {}
+        self._listener = database.listen(INGEST_CHANNEL, self._let_go)
 
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
-        parameters = {"owner": owner, "lease_s": lease_s, "max_attempts": self._max_attempts}
+        limits = {"max_attempts": self._max_attempts, "message": _WORKER_STOPPED}
         async with self._database.transaction() as connection:
-            await connection.execute(
-                _REAP,
-                {
-                    "max_attempts": self._max_attempts,
-                    "message": "The file could not be ingested: its worker stopped at every attempt.",
-                },
-            )
-            row = (await connection.execute(_CLAIM, parameters)).one_or_none()
-        if row is None:
-            return None
+            await connection.execute(KEEP_TO_THE_INDEX)
+            await connection.execute(_RECOVER, limits)
+            claimed = await connection.execute(CLAIM, {"owner": owner, "lease_s": lease_s})
+            if (job := claimed.one_or_none()) is None:
+                return None
+            membership = {
+                "workspace_id": job.workspace_id,
+                "vector_store_id": job.vector_store_id,
+                "file_id": job.file_id,
+            }
+            row = (await connection.execute(_DETAILS, membership)).one()
         return IngestJob(
-            lease=Lease(job_id=row.id, attempt=row.attempt, owner=owner),
-            workspace_id=WorkspaceId(row.workspace_id),
-            vector_store_id=row.vector_store_id,
-            file_id=row.file_id,
+            lease=Lease(job_id=job.id, attempt=job.attempt, owner=owner),
+            workspace_id=WorkspaceId(job.workspace_id),
+            vector_store_id=job.vector_store_id,
+            file_id=job.file_id,
             filename=row.filename,
             bytes=row.bytes,
             chunking=ChunkingStrategy(row.max_chunk_size_tokens, row.chunk_overlap_tokens),
             encoder=Encoder(row.encoder, row.dimension),
         )
+
+    async def watch(self, lease: Lease) -> None:
+        asked = self._watched[lease] = asyncio.Event()
+        try:
+            while True:
+                await self._listener.connect()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(asked.wait(), WATCH_POLL_S)
+                    return
+                with suppress(DatabaseUnavailable):  # the fence stops our writes
+                    if not await self._holds(lease):
+                        return
+        finally:
+            del self._watched[lease]
 
     async def renew(self, lease: Lease, lease_s: float) -> None:
         async with self._database.transaction() as connection:
@@ -225,12 +269,26 @@ class PostgresIngestQueue:
         async with self._database.transaction() as connection:
             return int(await connection.scalar(_DEPTH) or 0)
 
+    async def waiting(self, limit: int) -> int:
+        async with self._database.transaction() as connection:
+            return int(await connection.scalar(_WAITING, {"limit": limit}) or 0)
+
     async def wait_for_work(self, timeout_s: float) -> None:
         await self._listener.wait(timeout_s)
 
     async def close(self) -> None:
         """Stop listening; the database stays open."""
         await self._listener.close()
+
+    async def _holds(self, lease: Lease) -> bool:
+        async with self._database.transaction() as connection:
+            return await connection.scalar(_HELD, _fence(lease)) is not None
+
+    def _let_go(self, payload: str) -> None:
+        """A notification: of a job that was queued, or with the number of one that is to stop."""
+        for lease, asked in self._watched.items():
+            if payload == str(lease.job_id):
+                asked.set()
 
 
 async def _end(

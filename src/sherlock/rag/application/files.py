@@ -6,9 +6,10 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby, islice
 
 from sherlock.rag import parsers
 from sherlock.rag.domain.errors import FileTooLarge, NotFound, Unavailable, UnsupportedFileType
@@ -20,9 +21,12 @@ log = logging.getLogger(__name__)
 MUST_BE_READABLE: frozenset[Purpose] = frozenset({"assistants", "user_data"})
 """Purposes whose files are meant to be ingested; others may be anything."""
 
+BATCH_LIFE_S = 30 * 86_400
+"""Batch files are kept for 30 days where nothing else is asked, other files for good."""
+
 _HEAD_BYTES = 4096
 _SWEEP_PAGE = 1_000
-_KEY = re.compile("[^/]+/file-[0-9a-f]{24}")
+_KEY = re.compile("[^/]+/(?:file-|part_)[0-9a-f]{24}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -32,7 +36,13 @@ class UploadDetails:
 
     purpose: Purpose
     expires_after_s: int | None = None
-    """Seconds from the upload on; `None`: kept for good."""
+    """Seconds from the upload on; `None`: what is usual for the purpose."""
+
+    def expires_at(self, now: int) -> int | None:
+        life_s = self.expires_after_s
+        if life_s is None and self.purpose == "batch":
+            life_s = BATCH_LIFE_S
+        return None if life_s is None else now + life_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +63,45 @@ class Files:
         `details` is asked when `data` is exhausted: a client may send them after the file. Raises
         `FileTooLarge` while reading, `UnsupportedFileType`, and whatever `data` and `details` raise.
         """
-        file_id = f"file-{secrets.token_hex(12)}"
-        name = clean_filename(filename)
-        stream = _Measured(data, self.max_file_bytes)
+        file_id = new_file_id()
         try:
-            await self.store.put(blob_key(workspace_id, file_id), stream.pieces())
-            given = await details()
-            if given.purpose in MUST_BE_READABLE and not parsers.is_supported(name, stream.head):
-                raise UnsupportedFileType(name)
-            now = int(time.time())
-            file = StoredFile(
-                id=file_id,
-                workspace_id=workspace_id,
-                filename=name,
-                purpose=given.purpose,
-                bytes=stream.size,
-                sha256=stream.digest.hexdigest(),
-                created_at=now,
-                expires_at=None if given.expires_after_s is None else now + given.expires_after_s,
-            )
+            file = await self.put(workspace_id, file_id, filename, data, details)
             await self.catalog.add_file(file)
         except BaseException:
             # A task of its own, so that it also ends when this one is cancelled once more.
             await asyncio.shield(asyncio.ensure_future(self._undo(workspace_id, file_id)))
             raise
         return file
+
+    async def put(
+        self,
+        workspace_id: WorkspaceId,
+        file_id: str,
+        filename: str,
+        data: AsyncIterator[bytes],
+        details: Callable[[], Awaitable[UploadDetails]],
+    ) -> StoredFile:
+        """Store the bytes and return the record to be made of them, as `upload` does; raises as it does.
+
+        On failure, bytes that may have been stored are the caller's to remove.
+        """
+        name = clean_filename(filename)
+        stream = _Measured(data, self.max_file_bytes)
+        await self.store.put(blob_key(workspace_id, file_id), stream.pieces())
+        given = await details()
+        if given.purpose in MUST_BE_READABLE and not parsers.is_supported(name, stream.head):
+            raise UnsupportedFileType(name)
+        now = int(time.time())
+        return StoredFile(
+            id=file_id,
+            workspace_id=workspace_id,
+            filename=name,
+            purpose=given.purpose,
+            bytes=stream.size,
+            sha256=stream.digest.hexdigest(),
+            created_at=now,
+            expires_at=given.expires_at(now),
+        )
 
     async def get(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
         return await self.catalog.get_file(workspace_id, file_id)
@@ -112,7 +136,7 @@ class Files:
         if not found:
             return 0
         await asyncio.sleep(grace_s)
-        orphans = [key for key in found if await self._is_orphan(key)]
+        orphans = await self._unrecorded(found)
         for key in orphans:
             await self.store.delete(key)
         return len(orphans)
@@ -120,29 +144,19 @@ class Files:
     async def orphans(self) -> Sequence[str]:
         """Keys of stored bytes without a record, some of which may belong to an upload that is just ending.
 
-        What is not named as an upload is not ours, and not among them.
+        What is not named as a file or a part of one is not ours, and not among them.
         """
-        stored = {key async for key in self.store.keys() if _KEY.fullmatch(key)}  # noqa: SIM118
-        return sorted(stored - await self._recorded({key.partition("/")[0] for key in stored}))
+        return await self._unrecorded([key async for key in self.store.keys() if _KEY.fullmatch(key)])  # noqa: SIM118
 
-    async def _recorded(self, workspace_ids: Set[str]) -> set[str]:
-        """Keys of the files on record, read page by page; some may lack that come or go meanwhile."""
-        keys = set[str]()
-        for workspace_id in workspace_ids:
-            page = PageRequest(limit=_SWEEP_PAGE)
-            with suppress(NotFound):  # the file that a page ended with has been deleted
-                while (files := await self.catalog.list_files(WorkspaceId(workspace_id), page)).items:
-                    keys |= {file.blob_key for file in files.items}
-                    page = PageRequest(limit=_SWEEP_PAGE, after=files.items[-1].id)
-        return keys
-
-    async def _is_orphan(self, key: str) -> bool:
-        workspace_id, _, file_id = key.partition("/")
-        try:
-            await self.catalog.get_file(WorkspaceId(workspace_id), file_id)
-        except NotFound:
-            return True
-        return False
+    async def _unrecorded(self, keys: Sequence[str]) -> Sequence[str]:
+        """Those of the keys that belong to no file and no upload on record, sorted."""
+        unrecorded = []
+        for workspace_id, group in groupby(sorted(keys), lambda key: key.partition("/")[0]):
+            while page := [*islice(group, _SWEEP_PAGE)]:
+                ids = [key.partition("/")[2] for key in page]
+                recorded = await self.catalog.recorded(WorkspaceId(workspace_id), ids)
+                unrecorded += [key for key, id in zip(page, ids, strict=True) if id not in recorded]
+        return unrecorded
 
     async def _undo(self, workspace_id: WorkspaceId, file_id: str) -> None:
         """Undo what was done; bytes stay where it cannot be told whether a record points at them."""
@@ -180,6 +194,10 @@ class _Measured:
             if len(self.head) < _HEAD_BYTES:
                 self.head += piece[: _HEAD_BYTES - len(self.head)]
             yield piece
+
+
+def new_file_id() -> str:
+    return f"file-{secrets.token_hex(12)}"
 
 
 def clean_filename(sent: str) -> str:

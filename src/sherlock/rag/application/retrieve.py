@@ -5,11 +5,12 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opentelemetry.trace import Span
 
 from sherlock.rag.application import spans
+from sherlock.rag.application.rewrite import Rewriter, is_follow_up
 from sherlock.rag.domain import ranking
 from sherlock.rag.domain.errors import Conflict, DatabaseUnavailable, RerankerUnavailable
 from sherlock.rag.domain.models import (
@@ -41,25 +42,30 @@ class Retriever:
     """Chunks that each leg brings, for each phrasing."""
     rerank_budget_s: float
     """0: never rerank."""
+    rewriter: Rewriter | None = None
+    """`None`: off, or there is no chat model that is good at it."""
 
     async def search(self, workspace_id: WorkspaceId, query: SearchQuery) -> Retrieval:
-        """The best `query.limit` chunks, best first; scores lie in 0..1 and mean the same in every search.
+        """The best `limit` chunks, best first; scores lie in 0..1 and mean the same in every search.
 
-        Unknown stores yield nothing. Raises `Conflict` when a store's vectors are of another encoder, and the
-        `Unavailable` of database and embedder. Without the reranker the fused order stands, and is said to.
+        Unknown and expired stores yield nothing. Raises `Conflict` when a store's vectors are of another
+        encoder, and the `Unavailable` of database and embedder. Without the reranker the fused order stands,
+        without the chat model the question as it was asked; both are said.
         """
         trace = _Trace()
         with trace.stage("stores", wanted=len(query.vector_store_ids)):
-            stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
+            found_stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
+            stores = [store for store in found_stores if not store.expired]
         if not stores:
             return Retrieval(queries=query.texts, results=())
         self._check_encoder(stores, query)
+        query = replace(query, texts=await self._rewritten(query, trace))
         vectors = await self._embed(query, trace)
         found = await self._find(workspace_id, stores, query, vectors, trace)
-        fused = ranking.fuse(found, query.alpha)
+        fused = ranking.reaching(query.options.score_threshold, ranking.fuse(found, query.options.alpha))
         trace.stages.append("fuse")
         scores = await self._rerank(query, fused, trace)
-        results = ranking.cut(ranking.apply_rerank(fused, scores), query.score_threshold, query.limit)
+        results = tuple(ranking.apply_rerank(fused, scores)[: query.options.limit])
         await self._touch(workspace_id, stores)
         return Retrieval(
             queries=query.texts,
@@ -72,15 +78,37 @@ class Retriever:
     def _check_encoder(self, stores: Sequence[VectorStore], query: SearchQuery) -> None:
         ours = self.embedder.encoder
         for store in stores:
-            if query.alpha > 0 and store.encoder != ours:
+            if query.options.alpha > 0 and store.encoder != ours:
                 raise Conflict(
                     f"The vector store '{store.id}' was built with the embedding model {store.encoder.name}, "
                     f"and this server runs {ours.name}. Its files have to be attached to a new vector store."
                 )
 
+    async def _rewritten(self, query: SearchQuery, trace: "_Trace") -> tuple[str, ...]:
+        """The texts as they are searched for; of a chat only a follow-up question is rewritten."""
+        chat = query.chat
+        if not query.options.rewrite or (chat is not None and not is_follow_up(chat.messages)):
+            return query.texts
+        if self.rewriter is None:
+            if chat is None:  # a chat did not ask for it
+                trace.degraded.append("rewrite: off")
+            return query.texts
+        with trace.stage("rewrite", texts=len(query.texts)):
+            outcomes = await asyncio.gather(
+                *(
+                    self.rewriter.rewrite(text) if chat is None else self.rewriter.condense(chat, text)
+                    for text in query.texts
+                )
+            )
+        if any(outcome.failure is None for outcome in outcomes):
+            trace.stages.append("rewrite")
+        failures = {outcome.failure for outcome in outcomes if outcome.failure is not None}
+        trace.degraded += [f"rewrite: {failure}" for failure in sorted(failures)]
+        return tuple(outcome.text for outcome in outcomes)
+
     async def _embed(self, query: SearchQuery, trace: "_Trace") -> list[Vector | None]:
         """A vector for each phrasing; none are needed where only keywords count."""
-        if query.alpha <= 0:
+        if query.options.alpha <= 0:
             return [None] * len(query.texts)
         with trace.stage("embed", texts=len(query.texts)):
             vectors: list[Vector | None] = [await self.embedder.embed_query(text) for text in query.texts]
@@ -103,20 +131,20 @@ class Retriever:
                     text=text,
                     vector=vector,
                     vector_store_ids=tuple(store.id for store in stores),
-                    alpha=query.alpha,
-                    candidates=max(self.candidates, query.limit),
-                    filter=query.filter,
+                    alpha=query.options.alpha,
+                    candidates=max(self.candidates, query.options.limit),
+                    filter=query.options.filter,
                 )
                 found += await self.index.search(workspace_id, asked)
             span.set_attribute("candidates", len(found))
-        trace.stages += ["dense"] * (query.alpha > 0) + ["keyword"] * (query.alpha < 1)
+        trace.stages += ["dense"] * (query.options.alpha > 0) + ["keyword"] * (query.options.alpha < 1)
         return found
 
     async def _rerank(
         self, query: SearchQuery, fused: Sequence[tuple[Candidate, float]], trace: "_Trace"
     ) -> list[float]:
         """The cross-encoder's scores of the first of `fused`; none when it is off, failed or too slow."""
-        if self.reranker is None or not query.rerank or self.rerank_budget_s <= 0 or not fused:
+        if self.reranker is None or not query.options.rerank or self.rerank_budget_s <= 0 or not fused:
             return []
         question = " ".join(query.texts)
         texts = [candidate.text for candidate, _ in fused]

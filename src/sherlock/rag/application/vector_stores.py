@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sherlock.rag.domain.errors import Conflict, NotFound
+from sherlock.rag.application.queue_limit import QueueLimit
+from sherlock.rag.domain.errors import Conflict, NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import (
     Attributes,
     ChunkingStrategy,
@@ -32,6 +33,8 @@ class VectorStores:
     index: ChunkIndex
     embedder: Embedder
     default_chunking: ChunkingStrategy
+    queue_limit: QueueLimit | None = None
+    """`None`: any number of files may wait."""
 
     async def create(
         self,
@@ -44,7 +47,12 @@ class VectorStores:
         file_ids: Sequence[str] = (),
         chunking: ChunkingStrategy | None = None,
     ) -> VectorStore:
-        """A store pinned to the encoder in use; its files are queued. Raises `NotFound` for a file."""
+        """A store pinned to the encoder in use; its files are queued.
+
+        Raises `NotFound` for a file, `QueueFull`.
+        """
+        if file_ids and self.queue_limit:
+            await self.queue_limit.check()
         now = int(time.time())
         store = VectorStore(
             id=f"vs_{secrets.token_hex(12)}",
@@ -63,8 +71,13 @@ class VectorStores:
         return await self.catalog.get_vector_store(workspace_id, vector_store_id)
 
     async def require(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
-        """The store without its counts, for which every membership is read. Raises `NotFound`."""
+        """The store, which is in use, without its counts, for which every membership is read.
+
+        Raises `NotFound`, `VectorStoreExpired`.
+        """
         for store in await self.catalog.find_vector_stores(workspace_id, [vector_store_id]):
+            if store.expired:
+                raise VectorStoreExpired(vector_store_id)
             return store
         raise NotFound("VectorStore", vector_store_id)
 
@@ -89,17 +102,8 @@ class VectorStores:
         attributes: Attributes | None = None,
         chunking: ChunkingStrategy | None = None,
     ) -> VectorStoreFile:
-        """Queue the file's ingest. Raises `NotFound`, and `Conflict` as `Catalog.attach_file` does.
-
-        Also `Conflict`: the store is pinned to another encoder than the one in use.
-        """
-        store = await self.require(workspace_id, vector_store_id)
-        encoder = self.embedder.encoder
-        if store.encoder != encoder:
-            raise Conflict(
-                f"The vector store was made with the encoder {store.encoder.name}; this server runs "
-                f"{encoder.name}, whose vectors do not compare. Make a new vector store."
-            )
+        """Queue the file's ingest. Raises as `Catalog.attach_file` and `require_room` do."""
+        await self.require_room(workspace_id, vector_store_id)
         return await self.catalog.attach_file(
             workspace_id,
             vector_store_id,
@@ -108,6 +112,22 @@ class VectorStores:
             chunking=chunking or self.default_chunking,
             chunking_given=chunking is not None,
         )
+
+    async def require_room(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
+        """Whether files may be attached to the store now.
+
+        Raises `NotFound`, `VectorStoreExpired`, `Conflict` (it is pinned to another encoder than the one in
+        use), `QueueFull`.
+        """
+        store = await self.require(workspace_id, vector_store_id)
+        encoder = self.embedder.encoder
+        if store.encoder != encoder:
+            raise Conflict(
+                f"The vector store was made with the encoder {store.encoder.name}; this server runs "
+                f"{encoder.name}, whose vectors do not compare. Make a new vector store."
+            )
+        if self.queue_limit:
+            await self.queue_limit.check()
 
     async def wait(
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str, timeout_s: float

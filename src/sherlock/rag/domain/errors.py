@@ -4,7 +4,9 @@
     ├── RequestError                  the caller can mend it; never retried
     │   ├── InvalidRequest
     │   │   ├── UnsupportedFileType
-    │   │   └── FileTooLarge
+    │   │   ├── FileTooLarge
+    │   │   ├── UploadNotPending
+    │   │   └── VectorStoreExpired
     │   ├── NotFound
     │   │   └── ModelNotFound
     │   ├── Conflict
@@ -13,6 +15,7 @@
     ├── ChatModelNotConfigured
     ├── Unavailable                   a part Sherlock needs does not answer; transient
     │   ├── DatabaseUnavailable
+    │   ├── QueueFull
     │   ├── FileStoreUnavailable
     │   ├── EmbedderUnavailable
     │   ├── RerankerUnavailable
@@ -83,6 +86,25 @@ class FileTooLarge(InvalidRequest):
         )
 
 
+class UploadNotPending(InvalidRequest):
+    """The upload has ended; `how` says in which way."""
+
+    def __init__(self, how: Literal["completed", "cancelled", "expired"]) -> None:
+        said = {"completed": "is completed", "cancelled": "was cancelled", "expired": "has expired"}[how]
+        super().__init__(f"The upload {said}.", param="upload_id", code=f"upload_{how}")
+
+
+class VectorStoreExpired(InvalidRequest):
+    """What was in the store has been removed; nothing can be put into it or found in it any more."""
+
+    def __init__(self, vector_store_id: str, *, param: str = "vector_store_id") -> None:
+        super().__init__(
+            f"The vector store '{abridged(vector_store_id)}' has expired.",
+            param=param,
+            code="vector_store_expired",
+        )
+
+
 class NotFound(RequestError):
     """No such object in the caller's workspace: unknown, foreign and malformed ids look the same."""
 
@@ -135,6 +157,16 @@ class DatabaseUnavailable(Unavailable):
 
     def __init__(self, message: str = "The database is unavailable.") -> None:
         super().__init__(message)
+
+
+class QueueFull(Unavailable):
+    """More jobs wait than the server takes on; the caller is asked to come back after `retry_after_s`."""
+
+    def __init__(
+        self, message: str = "Too many files wait to be ingested.", *, retry_after_s: float = 10.0
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class FileStoreUnavailable(Unavailable):

@@ -33,6 +33,8 @@ Purpose = Literal[
 ]  # fmt: skip
 Status = Literal["in_progress", "completed", "cancelled", "failed"]
 StoreStatus = Literal["expired", "in_progress", "completed"]
+JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
+UploadStatus = Literal["pending", "completed", "cancelled", "expired"]
 
 T = TypeVar("T")
 
@@ -70,6 +72,7 @@ class StoredFile:
     """Hexadecimal digest of the bytes."""
     created_at: int
     expires_at: int | None = None
+    """When nobody finds it any more; it is removed soon afterwards. `None`: never."""
 
     @property
     def blob_key(self) -> str:
@@ -116,9 +119,13 @@ class VectorStore:
     usage_bytes: int = 0
     expires_after_days: int | None = None
     expires_at: int | None = None
+    expired: bool = False
+    """For good: nothing makes it active again."""
 
     @property
     def status(self) -> StoreStatus:
+        if self.expired:
+            return "expired"
         return "in_progress" if self.file_counts.in_progress else "completed"
 
 
@@ -170,6 +177,70 @@ class VectorStoreFile:
     last_error: LastError | None = None
     usage_bytes: int = 0
     chunk_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that is to be attached to a vector store, and how."""
+
+    file_id: str
+    chunking: ChunkingStrategy
+    chunking_given: bool = False
+    """Whether the caller asked for these sizes, or they are the server's own."""
+    attributes: Attributes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """Files that were attached together. Its counts are those of their ingest, as they stand now."""
+
+    id: str
+    workspace_id: WorkspaceId
+    vector_store_id: str
+    created_at: int
+    file_counts: FileCounts = FileCounts()
+    cancelled: bool = False
+
+    @property
+    def status(self) -> Status:
+        """`failed` files do not fail the batch; it ends `completed`."""
+        if self.cancelled:
+            return "cancelled"
+        return "in_progress" if self.file_counts.in_progress else "completed"
+
+
+# ── uploads in parts ────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that comes in parts."""
+
+    id: str
+    workspace_id: WorkspaceId
+    filename: str
+    purpose: Purpose
+    bytes: int
+    """As declared; the parts must add up to it."""
+    created_at: int
+    expires_at: int
+    """When the upload, if it is still pending, becomes `expired`."""
+    file_expires_after_s: int | None = None
+    """Seconds from completion on; `None`: what is usual for the purpose."""
+    status: UploadStatus = "pending"
+    part_ids: tuple[str, ...] | None = None
+    """What it was completed with, in order."""
+    file: StoredFile | None = None
+    """Once completed, and until it is deleted or expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    id: str
+    workspace_id: WorkspaceId
+    upload_id: str
+    bytes: int
+    created_at: int
 
 
 # ── documents and chunks ────────────────────────────────────────────────────
@@ -242,6 +313,28 @@ class IngestJob:
     encoder: Encoder
 
 
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as an operator sees it. Jobs go with their membership: detached files have none."""
+
+    id: int
+    workspace_id: WorkspaceId
+    vector_store_id: str
+    file_id: str
+    filename: str
+    state: JobState
+    attempt: int
+    """Of the current or last claim, counted from 1; 0 before the first."""
+    failures: int
+    """Attempts that ended badly."""
+    created_at: int
+    run_after: int
+    """When it is due, or was."""
+    finished_at: int | None = None
+    reason: str | None = None
+    """Why it failed, or was given back last."""
+
+
 # ── search ──────────────────────────────────────────────────────────────────
 
 
@@ -267,16 +360,28 @@ MAX_FILTER_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuery:
-    texts: tuple[str, ...]
-    """One or more phrasings of the question; a chunk's score is its best over them."""
-    vector_store_ids: tuple[str, ...]
+class SearchOptions:
+    """How to search, whatever is asked and wherever."""
+
     limit: int
     alpha: float
     """0 is keyword only, 1 is dense only."""
     score_threshold: float = 0.0
+    """0..1, of the fused score, which every search has."""
     filter: Filter | None = None
     rerank: bool = True
+    rewrite: bool = False
+    """Whether the question may be rewritten before it is searched for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    texts: tuple[str, ...]
+    """One or more phrasings of the question; a chunk's score is its best over them."""
+    vector_store_ids: tuple[str, ...]
+    options: SearchOptions
+    chat: "ChatRequest | None" = None
+    """The conversation that asks; its last user turn is the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +434,10 @@ class Retrieval:
     """Results, and how they came about: nothing is degraded silently."""
 
     queries: tuple[str, ...]
+    """As they were searched for."""
     results: tuple[Result, ...]
     stages: tuple[str, ...] = ()
-    """Stages that ran, in order: embed, dense, keyword, fuse, rerank."""
+    """Stages that ran, in order: rewrite, embed, dense, keyword, fuse, rerank."""
     degraded: tuple[str, ...] = ()
     """Stages that were wanted and failed or ran out of time, each with a plain reason: `rerank: late`."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
@@ -348,11 +454,7 @@ class FileSearch:
     """The `file_search` tool of a chat."""
 
     vector_store_ids: tuple[str, ...]
-    limit: int
-    alpha: float
-    score_threshold: float = 0.0
-    filter: Filter | None = None
-    rerank: bool = True
+    options: SearchOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +564,48 @@ ModelEvent = TextDelta | RefusalDelta | ToolCallDelta | Finished | Usage
 """What a chat model streams; `Usage` at most once, last, when it knows its own figures."""
 
 AnswerEvent = Retrieved | TextDelta | RefusalDelta | ToolCallDelta | Finished | Citations | Done
+
+
+# ── responses ───────────────────────────────────────────────────────────────
+
+ResponseItem = Mapping[str, Any]
+"""An item of the Responses API as OpenAI writes it, with its `id` and `type`; plain JSON."""
+
+RESPONSE_LIFE_S = 30 * 86_400
+"""How long a response is kept, counted from the latest one of its conversation."""
+
+MAX_CONTEXT_BYTES = 64 * 1024 * 1024
+"""Of items that one answer may build upon, as JSON: as much as one request could bring."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTurn:
+    """One turn of the Responses API: what is asked, and what it builds upon."""
+
+    model: str
+    input: tuple[ResponseItem, ...]
+    """Each with an id, or an `item_reference`, which is no more than one."""
+    instructions: str | None = None
+    """Of this turn alone."""
+    previous_response_id: str | None = None
+    store: bool = True
+    file_search: FileSearch | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """As in `ChatRequest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    id: str
+    workspace_id: WorkspaceId
+    created_at: int
+    previous_id: str | None
+    """The response whose conversation this one goes on with; it may have been deleted since."""
+    body: Mapping[str, Any]
+    """The response as the API shows it, without its output."""
+    input: tuple[ResponseItem, ...]
+    """Its own, without what came before."""
+    output: tuple[ResponseItem, ...]
 
 
 # ── readiness ───────────────────────────────────────────────────────────────

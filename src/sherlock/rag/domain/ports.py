@@ -5,11 +5,12 @@ another workspace is read, changed or revealed: a foreign id is `NotFound`. Each
 in `tests/ports`, run against the fake and every real adapter.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from sherlock.rag.domain.models import (
+    Attachment,
     Attributes,
     Candidate,
     ChatRequest,
@@ -17,8 +18,11 @@ from sherlock.rag.domain.models import (
     ComponentStatus,
     EmbeddedChunk,
     Encoder,
+    FileBatch,
     IndexQuery,
     IngestJob,
+    JobRecord,
+    JobState,
     LastError,
     Lease,
     ModelEvent,
@@ -26,8 +30,12 @@ from sherlock.rag.domain.models import (
     PageRequest,
     Published,
     Purpose,
+    ResponseItem,
     Status,
     StoredFile,
+    StoredResponse,
+    Upload,
+    UploadPart,
     Vector,
     VectorStore,
     VectorStoreChanges,
@@ -37,7 +45,10 @@ from sherlock.rag.domain.models import (
 
 
 class FileStore(Protocol):
-    """Bytes by key. Keys are `workspace/file id`; a key is written once and never changed."""
+    """Bytes by key. Keys are `workspace/file id`; a key is written once and never changed.
+
+    Parts of uploads lie beside the files, `workspace/part id`.
+    """
 
     async def put(self, key: str, data: AsyncIterator[bytes]) -> None:
         """Store the stream under `key`, in bounded memory; nothing is visible until all of it is.
@@ -62,7 +73,12 @@ class FileStore(Protocol):
 
 
 class Catalog(Protocol):
-    """Files, vector stores and memberships. Each method is one transaction."""
+    """Files, vector stores and memberships. Each method is one transaction.
+
+    A file whose `expires_at` has passed is as good as deleted, for every method. A vector store expires
+    `expires_after_days` after it was last active, and stays expired. The methods that look for what has
+    expired are the only ones that read across workspaces.
+    """
 
     async def add_file(self, file: StoredFile) -> None:
         """Raises `Conflict` when the id is taken."""
@@ -80,6 +96,9 @@ class Catalog(Protocol):
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
         """Remove the file, its memberships, jobs and chunks; return what it was. Raises `NotFound`."""
+
+    async def recorded(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> set[str]:
+        """Those of the ids that are on record as a file, expired ones too, or as an object of an upload."""
 
     async def add_vector_store(
         self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
@@ -103,12 +122,16 @@ class Catalog(Protocol):
     async def update_vector_store(
         self, workspace_id: WorkspaceId, vector_store_id: str, changes: VectorStoreChanges
     ) -> VectorStore:
-        """Raises `NotFound`. Counts as activity."""
+        """Raises `NotFound`. Counts as activity, unless the store has expired.
+
+        Raises `VectorStoreExpired` when it has and `expires_after_days` is to change.
+        """
 
     async def touch_vector_stores(self, workspace_id: WorkspaceId, vector_store_ids: Sequence[str]) -> None:
         """Note activity: `last_active_at` is now, and expiry counts from it.
 
-        Unknown ids are passed over, as are stores that somebody else is changing: it never waits.
+        Unknown ids are passed over, as are expired stores, and those that somebody else is changing: it
+        never waits.
         """
 
     async def delete_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> None:
@@ -126,9 +149,12 @@ class Catalog(Protocol):
     ) -> VectorStoreFile:
         """Write the membership (`in_progress`) and its job, and wake a worker, in one transaction.
 
+        Counts as activity of the store, as `touch_vector_stores` does.
+
         A file that is attached already is not ingested again: its row comes back, `failed` and `cancelled`
         ones are queued anew (with `chunking`), given attributes replace the old. Raises `NotFound` for store
-        or file, `Conflict` when `chunking_given` and the sizes differ from those of a row not retried.
+        or file, `VectorStoreExpired`, and `Conflict` when `chunking_given` and the sizes differ from those of
+        a row not retried.
         """
 
     async def get_membership(
@@ -152,8 +178,182 @@ class Catalog(Protocol):
     async def detach_file(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> None:
         """Remove the membership with its jobs and chunks; the file stays. Raises `NotFound`."""
 
+    async def cancel_file(
+        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
+    ) -> VectorStoreFile:
+        """End the file's ingest: an `in_progress` one is `cancelled`, any other stays as it is.
+
+        Raises `NotFound`.
+        """
+
+    async def expire_vector_stores(self, limit: int) -> int:
+        """Note of up to `limit` stores, of any workspace, that their time has passed; returns of how many."""
+
+    async def expired_memberships(self, limit: int) -> list[tuple[WorkspaceId, str, str]]:
+        """`(workspace, store, file)` of up to `limit` memberships, of expired files and in noted stores."""
+
+    async def expired_files(self, limit: int) -> list[StoredFile]:
+        """Up to `limit` expired files of any workspace that are in no store, the longest expired first."""
+
+    async def remove_expired_file(self, workspace_id: WorkspaceId, file_id: str) -> None:
+        """Remove the record of an expired file; one that is not there, or not expired, is no error."""
+
     async def check(self) -> None:
         """Prove that the database answers."""
+
+
+class FileBatchCatalog(Protocol):
+    """Files that are attached to a vector store together. Each method is one transaction."""
+
+    async def add(self, batch: FileBatch, attachments: Sequence[Attachment]) -> FileBatch:
+        """Attach every file as `Catalog.attach_file` does, all or none. No file may come twice.
+
+        Raises `NotFound` for the store or a file, and `Conflict` as `Catalog.attach_file` does.
+        """
+
+    async def get(self, workspace_id: WorkspaceId, vector_store_id: str, batch_id: str) -> FileBatch:
+        """With live counts, of one moment. A file that was detached is not counted any more.
+
+        A file that is attached anew after it failed or was cancelled is counted as it ended here.
+        Raises `NotFound`.
+        """
+
+    async def cancel(self, workspace_id: WorkspaceId, vector_store_id: str, batch_id: str) -> FileBatch:
+        """Cancel every file that is `in_progress`, and the batch; one that has ended stays as it is.
+
+        Raises `NotFound`.
+        """
+
+    async def list_files(
+        self,
+        workspace_id: WorkspaceId,
+        vector_store_id: str,
+        batch_id: str,
+        page: PageRequest,
+        status: Status | None = None,
+    ) -> Page[VectorStoreFile]:
+        """In the order of `Catalog.list_memberships`. Raises `NotFound` for the batch or a cursor."""
+
+
+class JobLog(Protocol):
+    """The jobs of all workspaces, for whoever runs the service: never for a tenant."""
+
+    async def list(
+        self, state: JobState | None, workspace_id: WorkspaceId | None, limit: int, before: int | None = None
+    ) -> Sequence[JobRecord]:
+        """The newest first; with `before` those that came before the job of that number."""
+
+    async def get(self, job_id: int) -> JobRecord:
+        """Raises `NotFound`."""
+
+
+class UploadRecords(Protocol):
+    """Uploads in parts, and the objects they put into the file store. Each method is one transaction.
+
+    An object is reserved before its bytes are stored and forgotten after they are removed: bytes without a
+    record never come about. A pending upload whose `expires_at` has passed is `expired`, here and for every
+    method.
+    """
+
+    async def add(self, upload: Upload) -> None:
+        """Raises `Conflict` when the id is taken."""
+
+    async def get(self, workspace_id: WorkspaceId, upload_id: str) -> Upload:
+        """Raises `NotFound`."""
+
+    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, object_id: str) -> None:
+        """Note that the object's bytes are about to be stored.
+
+        Raises `NotFound`, `UploadNotPending`, and `InvalidRequest` when the upload has too many objects.
+        """
+
+    async def add_part(
+        self, workspace_id: WorkspaceId, upload_id: str, part_id: str, size: int
+    ) -> UploadPart:
+        """The reserved object, all of whose `size` bytes are stored, becomes a part.
+
+        Raises `NotFound` for the upload or the reservation, and `UploadNotPending`.
+        """
+
+    async def parts(
+        self, workspace_id: WorkspaceId, upload_id: str, part_ids: Collection[str]
+    ) -> dict[str, UploadPart]:
+        """Those of the ids that are parts of the upload; objects that are only reserved are not."""
+
+    async def complete(
+        self, workspace_id: WorkspaceId, upload_id: str, part_ids: Sequence[str], file: StoredFile
+    ) -> Upload:
+        """End the upload with the file, which is added to the catalog; its id was reserved and is so no more.
+
+        Of several at the same time one succeeds. Raises `NotFound`, `UploadNotPending`, and `Conflict` when
+        the file's id is taken.
+        """
+
+    async def cancel(self, workspace_id: WorkspaceId, upload_id: str) -> Upload:
+        """Cancelling twice is no error. Raises `NotFound`, `UploadNotPending` when completed or expired."""
+
+    async def objects(self, workspace_id: WorkspaceId, upload_id: str, limit: int) -> list[str]:
+        """Ids of up to `limit` of the upload's parts, the oldest first."""
+
+    async def left_over(self, limit: int, abandoned_after_s: float) -> list[tuple[WorkspaceId, str]]:
+        """`(workspace, object)` of up to `limit` objects of ended uploads, the oldest first.
+
+        Of those that are only reserved, the ones reserved `abandoned_after_s` ago: until then somebody may be
+        storing them. With `expired_*` of `Catalog` the only read across workspaces.
+        """
+
+    async def forget(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> None:
+        """The objects' bytes have been removed; unknown ids are no error."""
+
+    async def forget_uploads(self, limit: int, older_than_s: float) -> int:
+        """Remove up to `limit` ended uploads without objects; returns how many. Their files stay.
+
+        Those whose `expires_at` is at least `older_than_s` ago.
+        """
+
+
+class ResponseStore(Protocol):
+    """Responses and their items, whatever characters their texts hold. Each method is one transaction.
+
+    A response and those it builds upon, by `previous_id`, are a conversation; it may branch.
+    """
+
+    async def add(self, response: StoredResponse) -> None:
+        """Raises `Conflict` when the id is taken."""
+
+    async def get(self, workspace_id: WorkspaceId, response_id: str) -> StoredResponse:
+        """Raises `NotFound`."""
+
+    async def context(self, workspace_id: WorkspaceId, response_id: str) -> tuple[ResponseItem, ...]:
+        """Input and output of the response and of all that it builds upon, in the order they came.
+
+        Without `file_search_call`s, which are done anew. Raises `NotFound` (param `previous_response_id`) for
+        the response or one before it that was deleted, and `InvalidRequest` for items of more than
+        `MAX_CONTEXT_BYTES`, before any is read.
+        """
+
+    async def find_items(
+        self, workspace_id: WorkspaceId, item_ids: Sequence[str]
+    ) -> Mapping[str, ResponseItem]:
+        """Those of the ids that stand in some response, the newest of each."""
+
+    async def list_input_items(
+        self, workspace_id: WorkspaceId, response_id: str, page: PageRequest
+    ) -> Page[ResponseItem]:
+        """What the response was made from: all items before it that are still stored, and its own input.
+
+        In the order they came. Raises `NotFound` for the response or a cursor.
+        """
+
+    async def delete(self, workspace_id: WorkspaceId, response_id: str) -> None:
+        """Remove the response and its items, not those of its conversation. Raises `NotFound`."""
+
+    async def delete_expired(self, limit: int) -> int:
+        """Remove, in all workspaces, at most `limit` responses that have outlived `RESPONSE_LIFE_S`.
+
+        None of a conversation that has gone on since. Returns how many went; fewer than `limit`: no more are
+        left.
+        """
 
 
 class IngestQueue(Protocol):
@@ -163,9 +363,17 @@ class IngestQueue(Protocol):
     """
 
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
-        """The oldest job that is due, leased to `owner`; `None` when there is none.
+        """The job that is due and whose turn it is, leased to `owner`; `None` when none is due.
 
+        Workspaces whose files wait are served alike, measured in bytes. Within a workspace no file waits for
+        larger ones (of another size class); of one size class the oldest comes first.
         A job whose lease ran out is due. One that has used up its attempts is failed here, not claimed.
+        """
+
+    async def watch(self, lease: Lease) -> None:
+        """Return when work on the job is of no use any more: the lease was lost, or the file cancelled.
+
+        Also when somebody waits to delete or cancel the file and the job is in the way. Within 2 s.
         """
 
     async def renew(self, lease: Lease, lease_s: float) -> None:
@@ -193,6 +401,9 @@ class IngestQueue(Protocol):
 
     async def depth(self) -> int:
         """Jobs that wait or run."""
+
+    async def waiting(self, limit: int) -> int:
+        """Jobs that wait, counted no further than `limit`."""
 
     async def wait_for_work(self, timeout_s: float) -> None:
         """Return when a job was queued, or after `timeout_s`; spurious returns are allowed."""
@@ -222,8 +433,8 @@ class ChunkIndex(Protocol):
     async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
         """The best chunks by either leg, each once, with both scores; at most twice `query.candidates`.
 
-        In no order that means anything. Unknown stores yield nothing. Never fewer than the filter allows:
-        `min(candidates, qualifying chunks)` of the dense leg when `alpha` > 0.
+        In no order that means anything. Unknown stores and expired files yield nothing. Never fewer than the
+        filter allows: `min(candidates, qualifying chunks)` of the dense leg when `alpha` > 0.
         """
 
     async def chunks(

@@ -1,4 +1,4 @@
-"""From two scores a chunk to one order: fusion, several phrasings, reranking, threshold.
+"""From two scores a chunk to one order: fusion, several phrasings, threshold, reranking.
 
 Every score lies in 0..1 and means the same whatever else was found, so that a threshold suits every query.
 That rules out ranks (reciprocal rank fusion) and scaling by what happened to be found (min-max).
@@ -40,6 +40,14 @@ def fuse(candidates: Iterable[Candidate], alpha: float) -> list[tuple[Candidate,
     return sorted(best.values(), key=lambda pair: (-pair[1], _place(pair[0])))
 
 
+def reaching(threshold: float, fused: Sequence[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
+    """Those whose fused score reaches the threshold.
+
+    Judged before reranking: a threshold means the same with and without a reranker, busy or not.
+    """
+    return [(candidate, score) for candidate, score in fused if score >= threshold]
+
+
 def apply_rerank(
     fused: Sequence[tuple[Candidate, float]], rerank: Sequence[float], weight: float = RERANK_WEIGHT
 ) -> list[Result]:
@@ -57,11 +65,6 @@ def apply_rerank(
     results.sort(key=lambda result: (-result.score, _place(result.candidate)))
     unread = fused[len(rerank) :]
     return results + [Result(candidate, (1 - weight) * score, score) for candidate, score in unread]
-
-
-def cut(results: Iterable[Result], score_threshold: float, limit: int) -> tuple[Result, ...]:
-    """The first `limit` results whose final score reaches the threshold."""
-    return tuple(result for result in results if result.score >= score_threshold)[:limit]
 
 
 def _place(candidate: Candidate) -> tuple[str, int, str]:

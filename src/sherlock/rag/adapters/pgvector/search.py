@@ -58,9 +58,13 @@ _SEARCH_SETTINGS = text(f"""
 
 # Sizes of each store and of the part of it that qualifies: {filter} is a condition on m.attributes. The
 # numbers of the files that qualify come only when not all do. A chunk is found as soon as it is published, a
-# moment before its membership is `completed`; one of a cancelled or failed membership is not. "offset 0" has
-# the condition worked out once a file rather than once a sum: 19 ms instead of 30 at 90,000 files.
+# moment before its membership is `completed`; one of a cancelled or failed membership is not, nor one of a
+# file that has expired and waits to be removed. Mostly there is none, and then no file is looked up. "offset
+# 0" has the condition worked out once a file rather than once a sum: 19 ms instead of 30 at 90,000 files.
 _STORES = """
+    with expired as materialized (
+        select file_no from knowledge_files where workspace_id = :workspace and expires_at <= now()
+    )
     select s.store_no, s.dimension, size.*,
            (select reltuples from pg_class where oid = to_regclass('chunk_windows')) as all_windows
     from vector_stores s
@@ -74,7 +78,9 @@ _STORES = """
                     then array_agg(file_no) filter (where qualifies) end as file_nos
         from (
             select m.file_no, m.chunk_count, m.window_count,
-                   m.status in ('completed', 'in_progress') and {filter} as qualifies
+                   m.status in ('completed', 'in_progress') and {filter}
+                   and (not exists (select from expired) or m.file_no not in (select file_no from expired))
+                       as qualifies
             from vector_store_files m
             where m.store_no = s.store_no and m.chunk_count > 0
             offset 0

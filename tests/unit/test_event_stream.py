@@ -6,12 +6,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from sherlock.chat_schemas import ChunkWriter
-from sherlock.openai_router import EventStream, kept_alive, while_connected
+from sherlock.event_stream import EventStream, kept_alive, while_connected
+from sherlock.openai_router import frames
 from sherlock.rag.domain.models import AnswerEvent, TextDelta
 
 WRITER = ChunkWriter("m", choices=1, include_usage=False, base_url="")
@@ -89,7 +91,7 @@ async def test_a_client_that_goes_before_the_first_byte(spec_version: str) -> No
         await asyncio.Event().wait()
 
     events = answer()
-    stream = EventStream([await anext(events)], events, WRITER, headers={})
+    stream = EventStream(frames([await anext(events)], events, WRITER), events, headers={})
     scope = {"type": "http", "asgi": {"spec_version": spec_version}}
     if spec_version == "2.4":
         with pytest.raises(ClientDisconnect):
@@ -97,3 +99,30 @@ async def test_a_client_that_goes_before_the_first_byte(spec_version: str) -> No
     else:
         await stream(scope, gone, send)
     assert closed
+
+
+async def test_a_stream_that_is_cancelled_over_and_over_ends_before_it_returns() -> None:
+    """When a client goes, the scope of Starlette cancels whatever is awaited while the stream ends."""
+    waiting = asyncio.Event()
+    ended = False
+
+    async def source() -> AsyncGenerator[bytes]:
+        nonlocal ended
+        yield b"a"
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)  # the loop turns more than once
+            ended = True
+
+    async def read() -> None:
+        async for _ in stream:
+            pass
+
+    stream = kept_alive(source())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await waiting.wait()
+        tasks.cancel_scope.cancel()
+    assert ended

@@ -1,0 +1,81 @@
+"""What has to be done from time to time, whoever asks for it: things expire, and are cleared away."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sherlock.rag.application.uploads import Uploads
+from sherlock.rag.domain.errors import NotFound
+from sherlock.rag.domain.ports import Catalog, FileStore, ResponseStore
+
+log = logging.getLogger(__name__)
+
+BATCH = 100
+"""What one duty does in one round, each thing in a transaction of its own: no lock is held for long."""
+
+Duty = Callable[[], Awaitable[int]]
+"""Does up to `BATCH` things and returns how many it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Housekeeper:
+    """Any number of them may be at work: what another has done is done."""
+
+    catalog: Catalog
+    store: FileStore
+    uploads: Uploads
+    responses: ResponseStore
+
+    @property
+    def duties(self) -> Mapping[str, Duty]:
+        """By name, in the order in which one makes work for the next."""
+        return {
+            "expired vector stores": self.expire_vector_stores,
+            "expired memberships": self.detach_expired,
+            "expired files": self.remove_expired_files,
+            "left-over objects of uploads": self.remove_left_over,
+            "ended uploads": self.forget_ended_uploads,
+            "expired responses": self.forget_expired_responses,
+        }
+
+    async def run_once(self) -> bool:
+        """Do one round of every duty; returns whether there may be more to do at once.
+
+        A duty that fails is logged, and left to the next round.
+        """
+        more = False
+        for name, duty in self.duties.items():
+            try:
+                more |= await duty() >= BATCH
+            except Exception as error:
+                log.warning("housekeeping failed", extra={"duty": name, "error": type(error).__name__})
+        return more
+
+    async def expire_vector_stores(self) -> int:
+        return await self.catalog.expire_vector_stores(BATCH)
+
+    async def detach_expired(self) -> int:
+        """What was ingested of expired files, and into expired vector stores, goes."""
+        found = await self.catalog.expired_memberships(BATCH)
+        for workspace_id, vector_store_id, file_id in found:
+            with suppress(NotFound):
+                await self.catalog.detach_file(workspace_id, vector_store_id, file_id)
+        return len(found)
+
+    async def remove_expired_files(self) -> int:
+        """The bytes first: nobody can ask for them any more, and none are left without a record."""
+        found = await self.catalog.expired_files(BATCH)
+        for file in found:
+            await self.store.delete(file.blob_key)
+            await self.catalog.remove_expired_file(file.workspace_id, file.id)
+        return len(found)
+
+    async def remove_left_over(self) -> int:
+        return await self.uploads.remove_left_over(BATCH)
+
+    async def forget_ended_uploads(self) -> int:
+        return await self.uploads.forget_ended(BATCH)
+
+    async def forget_expired_responses(self) -> int:
+        return await self.responses.delete_expired(BATCH)
