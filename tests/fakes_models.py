@@ -3,6 +3,7 @@
 Each passes the behaviour suite of its port in `tests/ports`.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class FakeChatModel:
     error_after: int | None = None
     name: str = "fake-model"
     context_tokens: int = 6000
+    delay_s: float = 0.0
+    """How long it thinks before it says anything."""
     requests: list[ChatRequest] = field(default_factory=list)
     stopped: int = 0
 
@@ -63,6 +66,7 @@ class FakeChatModel:
 
         async def events() -> AsyncGenerator[ModelEvent, None]:
             nonlocal ended
+            await asyncio.sleep(self.delay_s)
             for position, event in enumerate(self._answer(request)):
                 if self.error is not None and position == self.error_after:
                     raise self.error

@@ -1,7 +1,7 @@
 """The command line: the processes of a deployment, and the use cases for a person at a terminal."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -29,6 +29,7 @@ from sherlock.rag.domain.models import (
 )
 
 if TYPE_CHECKING:
+    from sherlock.evaluate import JudgedQuery
     from sherlock.rag.application.jobs import Jobs
     from sherlock.wiring import Rag
 
@@ -406,6 +407,78 @@ async def _ask(question: str, store_name: str) -> None:
                         f"  {citation.filename}{page}: {citation.quote!r}", markup=False, soft_wrap=True
                     )
     out.print()
+
+
+@app.command("eval")
+def evaluate_search(
+    collection: Annotated[
+        Path, typer.Option(exists=True, file_okay=False, help="Folder with corpus, queries and judgements.")
+    ],
+    alpha: Annotated[
+        list[float] | None,
+        typer.Option(min=0, max=1, help="May be repeated. Default: SHERLOCK_HYBRID_ALPHA."),
+    ] = None,
+    rerank: Annotated[bool, typer.Option(help="Measure each alpha with the reranker too.")] = False,
+    limit: Annotated[
+        int, typer.Option(min=10, max=1_000, help="Results of a search; recall looks at all.")
+    ] = 50,
+    queries: Annotated[int | None, typer.Option(min=1, help="Ask only the first so many.")] = None,
+) -> None:
+    """Measure search on a judged collection, in a vector store made for it and removed afterwards.
+
+    The folder holds corpus.jsonl (id, title, text), queries.jsonl (id, text) and qrels.tsv (query, document,
+    grade), each possibly gzipped.
+    """
+    from sherlock import evaluate
+
+    try:
+        documents = list(evaluate.load_documents(collection))
+        judged = evaluate.load_queries(collection)[:queries]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        fail("the collection cannot be read: it needs corpus.jsonl, queries.jsonl and qrels.tsv")
+    if not documents or not judged:
+        fail("the collection has no documents, or no query with a relevant one")
+    chosen = settings(rag=True)
+    ways = [
+        SearchOptions(limit=limit, alpha=weight, rerank=reranked)
+        for weight in alpha or [chosen.hybrid_alpha]
+        for reranked in ([False, True] if rerank else [False])
+    ]
+    run(_evaluate(chosen, collection.name, documents, judged, ways))
+
+
+async def _evaluate(
+    chosen: config.Settings,
+    name: str,
+    documents: Sequence[tuple[str, str]],
+    judged: "Sequence[JudgedQuery]",
+    ways: Sequence[SearchOptions],
+) -> None:
+    from sherlock import evaluate, wiring
+    from sherlock.judged_store import ingested
+
+    # A model that loads while the first query waits would count as a slow search.
+    warm_up: set[wiring.Model] = {"embedder", "reranker"} if ways[-1].rerank else {"embedder"}
+    async with wiring.open_services(chosen, warm_up=warm_up) as services:
+        rag = services.require_rag()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=err) as progress:
+            bar = progress.add_task("ingest", total=len(documents))
+            async with ingested(
+                rag,
+                documents,
+                name=name,
+                slots=chosen.workers,
+                lease_s=chosen.job_lease_s,
+                progress=lambda count: progress.advance(bar, count),
+            ) as store:
+                for options in ways:
+                    template = SearchQuery((), (store.vector_store_id,), options)
+                    report = await evaluate.run(
+                        rag.retriever, DEFAULT_WORKSPACE, judged, template, document_of=store.document_of
+                    )
+                    way = f"alpha {options.alpha:g}{', reranked' if options.rerank else ''}"
+                    out.print(f"{name}, {way}: {report}", markup=False, soft_wrap=True)
 
 
 async def find_store(rag: "Rag", name_or_id: str) -> VectorStore | None:

@@ -54,6 +54,11 @@ class Settings(BaseSettings):
     minio_secure: bool = False
     max_file_bytes: int = Field(52_428_800, ge=1)
 
+    nats_url: SecretStr = SecretStr("")
+    """`nats://user:password@host:4222`, several with commas between; empty: no messages."""
+    nats_queue_group: str = Field("sherlock_workers", pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    """Each message goes to one member; also the name of the durable consumer of ingest requests."""
+
     llm_provider: Literal["", "openai-compatible", "local"] = ""
     """Empty: `openai-compatible` when `llm_base_url` is set, else `local` when RAG is on."""
     llm_base_url: str = ""
@@ -90,6 +95,10 @@ class Settings(BaseSettings):
     """Jobs that one worker process runs side by side."""
     job_lease_s: float = Field(30.0, ge=1)
     """How long a killed worker's job stays untouched; a living worker renews three times as often."""
+    job_memory_bytes: int = Field(1 << 30, ge=256 << 20)
+    """What the process that reads a file may hold; it begins with some 80 MB."""
+    job_timeout_s: float = Field(900.0, ge=1)
+    """Longest time to read one file into chunks, not to embed them: 1 MB of text takes about a second."""
 
     @field_validator("llm_base_url")
     @classmethod
@@ -105,6 +114,14 @@ class Settings(BaseSettings):
             # Libraries name their driver in the scheme; only the database is of interest.
             check_address(url, ("postgresql", "postgres", "postgresql+asyncpg"), host_needed=False)
         return address
+
+    @field_validator("nats_url")
+    @classmethod
+    def _check_nats_url(cls, addresses: SecretStr) -> SecretStr:
+        if urls := addresses.get_secret_value():
+            for url in urls.split(","):
+                check_address(url.strip(), ("nats", "tls"))
+        return addresses
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -6,7 +6,6 @@ import math
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -16,15 +15,11 @@ from sherlock.deps import RagDep, ServicesDep
 from sherlock.embedding_schemas import EmbeddingList, EmbeddingsRequest, embedding_list, embedding_object
 from sherlock.http_errors import documented
 from sherlock.json_body import JsonRoute
-from sherlock.rag.domain.errors import InvalidRequest, ModelNotFound
+from sherlock.rag.application.embed import check_model, read_input
+from sherlock.rag.domain.errors import InvalidRequest
 from sherlock.rag.domain.models import Vector
-from sherlock.rag.domain.ports import TokenCounter
 
 router = APIRouter(prefix="/v1", tags=["embeddings"], route_class=JsonRoute)
-
-MAX_INPUT_TOKENS = 8192
-MAX_REQUEST_TOKENS = 300_000
-"""OpenAI's own bounds; they keep one request from holding the encoder for minutes."""
 
 
 @router.post(
@@ -36,8 +31,7 @@ MAX_REQUEST_TOKENS = 300_000
 async def create_embeddings(body: EmbeddingsRequest, services: ServicesDep, rag: RagDep) -> Response:
     """Vectors of unit length, in the order of the inputs. Token ids are read as cl100k_base."""
     encoder = rag.embedder.encoder
-    if body.model not in (encoder.name, encoder.name.rpartition("/")[2]):
-        raise ModelNotFound(body.model)
+    check_model(body.model, encoder)
     if body.dimensions is not None and body.dimensions > encoder.dimension:
         raise InvalidRequest(
             f"Invalid 'dimensions': this model gives {encoder.dimension} dimensions at most.",
@@ -60,38 +54,6 @@ def written(vectors: Sequence[Vector], body: EmbeddingsRequest, model: str, toke
         entries.append(to_json(embedding_object(index, shown)))
     before, after = to_json(embedding_list(model, tokens)).split(b"[]", 1)
     return b"".join((before, b"[", b",".join(entries), b"]", after))
-
-
-def read_input(given: Any, counter: TokenCounter) -> tuple[list[str], int]:
-    """The texts of any of the four shapes of `input`, and their tokens in all. Raises `InvalidRequest`."""
-    if isinstance(given, str):
-        texts = [given]
-    elif isinstance(given[0], str):
-        texts = given
-    else:
-        texts = [decoded(tokens, counter) for tokens in (given if isinstance(given[0], list) else [given])]
-    total = 0
-    for text in texts:
-        count = counter.count(text)
-        total += count
-        if count > MAX_INPUT_TOKENS or total > MAX_REQUEST_TOKENS:
-            raise InvalidRequest(
-                f"'input': {MAX_INPUT_TOKENS} tokens an input, {MAX_REQUEST_TOKENS} a request at most.",
-                param="input",
-                code="context_length_exceeded",
-            )
-    return texts, total
-
-
-def decoded(tokens: Sequence[int], counter: TokenCounter) -> str:
-    try:
-        return counter.decode(tokens)
-    except ValueError:
-        raise InvalidRequest(
-            "Invalid 'input': token ids are read as cl100k_base, and one of them is not in it.",
-            param="input",
-            code="invalid_value",
-        ) from None
 
 
 def shortened(vector: Vector, dimensions: int | None) -> Vector:

@@ -34,19 +34,26 @@ class Report:
 
     queries: int
     k: int
+    """Where nDCG and the reciprocal rank stop."""
+    depth: int
+    """Where recall stops: all the results that were asked for."""
     ndcg: float
     recall: float
     reciprocal_rank: float
     median_ms: float
     p95_ms: float
+    stages_ms: Mapping[str, float]
+    """Median of each timed stage, in the order in which they ran."""
     degraded: int
     """Searches that had to do without a stage they wanted."""
 
     def __str__(self) -> str:
         return (
-            f"nDCG@{self.k} {self.ndcg:.4f}  recall@{self.k} {self.recall:.4f}  "
+            f"nDCG@{self.k} {self.ndcg:.4f}  recall@{self.depth} {self.recall:.4f}  "
             f"MRR@{self.k} {self.reciprocal_rank:.4f}  {self.queries} queries  "
-            f"median {self.median_ms:.0f} ms  p95 {self.p95_ms:.0f} ms  {self.degraded} degraded"
+            f"p50 {self.median_ms:.0f} ms  p95 {self.p95_ms:.0f} ms "
+            f"({', '.join(f'{stage} {ms:.0f}' for stage, ms in self.stages_ms.items())})  "
+            f"{self.degraded} degraded"
         )
 
 
@@ -112,26 +119,33 @@ async def run(
     """Ask each query as `template` with its text, one after the other, and judge the answers.
 
     `document_of` names the document that a result is a chunk of. A document counts where its best chunk
-    stands, so `template.options.limit` should leave room for several chunks of one.
+    stands, so `template.options.limit` should leave room for several chunks of one. nDCG and MRR look at the
+    first `k` documents, recall at all that the results name.
     """
+    depth = template.options.limit
     ndcg, recall, reciprocal, took_ms, degraded = [], [], [], [], 0
+    stages_ms: dict[str, list[float]] = {}
     for query in queries:
         started = time.perf_counter()
         found = await retriever.search(workspace_id, replace(template, texts=(query.text,)))
         took_ms.append((time.perf_counter() - started) * 1000)
         degraded += bool(found.degraded)
+        for stage, ms in found.timings_ms.items():
+            stages_ms.setdefault(stage, []).append(ms)
         ranked = list(dict.fromkeys(document_of(result) for result in found.results))
         ndcg.append(ndcg_at_k(ranked, query.grades, k))
-        recall.append(recall_at_k(ranked, query.grades, k))
+        recall.append(recall_at_k(ranked, query.grades, depth))
         reciprocal.append(reciprocal_rank(ranked, query.grades, k))
     return Report(
         queries=len(queries),
         k=k,
+        depth=depth,
         ndcg=statistics.fmean(ndcg),
         recall=statistics.fmean(recall),
         reciprocal_rank=statistics.fmean(reciprocal),
         median_ms=statistics.median(took_ms),
         p95_ms=sorted(took_ms)[math.ceil(0.95 * len(took_ms)) - 1],
+        stages_ms={stage: statistics.median(each) for stage, each in stages_ms.items()},
         degraded=degraded,
     )
 

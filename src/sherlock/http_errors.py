@@ -79,6 +79,7 @@ STATUSES: Mapping[type[errors.SherlockError], ErrorStatus] = {
     errors.FileStoreUnavailable: ErrorStatus(503, SERVER_ERROR, "storage_unavailable"),
     errors.EmbedderUnavailable: ErrorStatus(503, SERVER_ERROR, "embedder_unavailable"),
     errors.RerankerUnavailable: ErrorStatus(503, SERVER_ERROR, "reranker_unavailable"),
+    errors.MessagingUnavailable: ErrorStatus(503, SERVER_ERROR, "messaging_unavailable"),
     errors.ChatModelUnavailable: ErrorStatus(503, SERVER_ERROR, "llm_unavailable"),
     errors.ChatModelRateLimited: ErrorStatus(429, "rate_limit_error", "rate_limit_exceeded"),
     errors.UnsupportedFile: ErrorStatus(400, INVALID_REQUEST, "unsupported_file"),

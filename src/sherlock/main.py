@@ -14,10 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sherlock import (
     __version__,
+    async_docs_router,
     embeddings_router,
     file_batches_router,
     files_router,
     http_errors,
+    nats_handler,
     observability,
     openai_router,
     openapi,
@@ -93,11 +95,15 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         started_at = int(time.time())
         if services is not None:
-            yield {"services": services, "started_at": started_at}
+            async with nats_handler.answering(services):
+                yield {"services": services, "started_at": started_at}
             return
         warm_up: tuple[Model, ...] = ("embedder", "reranker", "llm")
         try:
-            async with open_services(settings, warm_up=warm_up) as opened:
+            async with (
+                open_services(settings, warm_up=warm_up) as opened,
+                nats_handler.answering(opened),
+            ):
                 yield {"services": opened, "started_at": started_at}
         except Exception as error:
             # uvicorn logs it with its traceback, of which the formatter lets nothing through.
@@ -131,6 +137,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         files_router.router,
         uploads_router.router,
         vector_stores_router.router,
+        async_docs_router.router,
         file_batches_router.router,
     ):
         app.include_router(router)

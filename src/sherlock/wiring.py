@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from sherlock import local_models
 from sherlock.config import Settings
 from sherlock.graph import Chat
+from sherlock.ingest_progress import ProgressMessages
 from sherlock.process import cancelled
 from sherlock.rag.adapters.chat_model import OpenAIChatModel
 from sherlock.rag.application.retrieve import Retriever
 from sherlock.rag.application.rewrite import Rewriter
 from sherlock.rag.domain.errors import RagDisabled, Unavailable
+from sherlock.rag.domain.messages import IngestProgress, IngestRequests, MessageBroker, Silent
 from sherlock.rag.domain.models import ChunkingStrategy
 from sherlock.rag.domain.ports import (
     ChatModel,
@@ -61,6 +63,7 @@ class Rag:
     embedder: Embedder
     ingestor: "Ingestor"
     queue: IngestQueue
+    ingest_requests: IngestRequests
     response_store: ResponseStore
     jobs: "Jobs"
     housekeeper: "Housekeeper"
@@ -77,6 +80,8 @@ class Services:
     """`None`: RAG is off."""
     counter: TokenCounter
     readiness: Readiness
+    broker: MessageBroker | None = None
+    """`None`: messages are off. It connects when it is started."""
 
     def require_rag(self) -> Rag:
         if self.rag is None:
@@ -101,10 +106,15 @@ async def open_services(settings: Settings, *, warm_up: Collection[Model] = ()) 
         checks: dict[str, Check] = dict.fromkeys(parts, off)
         if chat_model is not None:
             checks["llm"] = chat_model.status
+        broker = _broker(settings, stack)
+        progress: IngestProgress = Silent()
+        if broker is not None:
+            checks["nats"] = broker.status
+            progress = ProgressMessages(broker)
         rag = None
         if settings.rag_enabled:
             rewriter = _rewriter(settings, chat_model)
-            rag = await _rag(settings, counter, checks, stack, warm_up, rewriter)
+            rag = await _rag(settings, checks, stack, warm_up, rewriter, progress)
         chat = Chat(
             chat_model,
             rag.retriever if rag else None,
@@ -113,7 +123,7 @@ async def open_services(settings: Settings, *, warm_up: Collection[Model] = ()) 
             trim_history=settings.chat_provider == "local",
         )
         responses = Responses(chat, rag.response_store if rag else None)
-        yield Services(settings, chat, responses, chat_model, rag, counter, Readiness(checks))
+        yield Services(settings, chat, responses, chat_model, rag, counter, Readiness(checks), broker)
 
 
 async def migrate(settings: Settings) -> None:
@@ -128,20 +138,22 @@ async def migrate(settings: Settings) -> None:
 
 async def _rag(
     settings: Settings,
-    counter: TokenCounter,
     checks: dict[str, Check],
     stack: AsyncExitStack,
     warm_up: Collection[Model],
     rewriter: Rewriter | None,
+    progress: IngestProgress,
 ) -> Rag:
     # Imported here, as in the other parts: a gateway without RAG starts without them.
     from sherlock.rag.adapters.pgvector import PgvectorIndex
     from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
     from sherlock.rag.adapters.postgres_file_batches import PostgresFileBatches
+    from sherlock.rag.adapters.postgres_ingest_requests import PostgresIngestRequests
     from sherlock.rag.adapters.postgres_job_log import PostgresJobLog
     from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
     from sherlock.rag.adapters.postgres_responses import PostgresResponses
     from sherlock.rag.adapters.postgres_uploads import PostgresUploadRecords
+    from sherlock.rag.adapters.reading_process import ProcessReader
     from sherlock.rag.application.file_batches import FileBatches
     from sherlock.rag.application.files import Files
     from sherlock.rag.application.housekeeping import Housekeeper
@@ -159,6 +171,10 @@ async def _rag(
     index = PgvectorIndex(database)
     queue = PostgresIngestQueue(database)
     stack.push_async_callback(queue.close)
+    reader = ProcessReader(memory_bytes=settings.job_memory_bytes, timeout_s=settings.job_timeout_s)
+    stack.push_async_callback(reader.close)
+    ingest_requests = PostgresIngestRequests(database)
+    stack.push_async_callback(ingest_requests.close)
     vector_stores = VectorStores(
         catalog,
         index,
@@ -189,8 +205,9 @@ async def _rag(
             rewriter=rewriter,
         ),
         embedder=embedder,
-        ingestor=Ingestor(file_store, index, embedder, counter),
+        ingestor=Ingestor(file_store, index, embedder, reader, progress),
         queue=queue,
+        ingest_requests=ingest_requests,
         response_store=responses,
         jobs=Jobs(PostgresJobLog(database), catalog),
         housekeeper=Housekeeper(catalog, file_store, uploads, responses),
@@ -299,6 +316,17 @@ def _file_store(settings: Settings, stack: AsyncExitStack) -> FileStore:
     )
     stack.push_async_callback(bucket.close)
     return bucket
+
+
+def _broker(settings: Settings, stack: AsyncExitStack) -> MessageBroker | None:
+    url = settings.nats_url.get_secret_value()
+    if not url:
+        return None
+    from sherlock.rag.adapters.nats_broker import NatsBroker
+
+    broker = NatsBroker(url, name="sherlock")
+    stack.push_async_callback(broker.close)
+    return broker
 
 
 async def _owner_url(settings: Settings, stack: AsyncExitStack) -> str:

@@ -29,8 +29,10 @@ from sherlock.process import cancelled, stop_on_signals, until, watched_parent
 from sherlock.rag.application.housekeeping import Housekeeper
 from sherlock.rag.application.ingest import Ingestor, retry_delay_s
 from sherlock.rag.domain.errors import IngestError, LeaseLost, Unavailable
+from sherlock.rag.domain.messages import IngestStage
 from sherlock.rag.domain.models import IngestJob, LastError, Lease
 from sherlock.rag.domain.ports import IngestQueue
+from sherlock.rag.working_folders import remove_abandoned
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class Settlement:
     said: str
     tell: Callable[[], Awaitable[None]] | None = None
     """`None`: the job is not ours any more."""
+    stage: IngestStage = "postponed"
+    chunks: int = 0
     level: int = logging.INFO
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -108,6 +112,8 @@ class Worker:
             log.info("job lost before it was settled", extra=context)
         else:
             log.log(settlement.level, settlement.said, extra=context)
+            if settlement.tell is not None:
+                await self.ingestor.progress.report(job, settlement.stage, settlement.chunks)
 
     async def _ingest(self, job: IngestJob, stop: asyncio.Event) -> Settlement:
         """Ingest until it ends, the job is to be let go or `stop` is set; says how it is to be settled."""
@@ -122,6 +128,8 @@ class Worker:
                 return Settlement(
                     "job completed",
                     partial(self.queue.complete, job.lease, published),
+                    stage="completed",
+                    chunks=published.chunk_count,
                     details={"chunks": published.chunk_count},
                 )
             if heartbeat.done():
@@ -137,7 +145,10 @@ class Worker:
         except IngestError as error:
             told = LastError(error.code, error.message)
             return Settlement(
-                "job failed", partial(self.queue.fail, job.lease, told), details={"code": error.code}
+                "job failed",
+                partial(self.queue.fail, job.lease, told),
+                stage="failed",
+                details={"code": error.code},
             )
         except Unavailable as error:
             return self._given_back(job.lease, error.message, {"reason": error.message}, counted=False)
@@ -203,6 +214,8 @@ async def keep_house(
 async def serve(settings: Settings, *, parent: int = 0) -> None:
     """The worker process; with `parent`, it stops when that process is no longer its parent."""
     observability.configure(settings.log_level)
+    if removed := remove_abandoned():
+        log.info("removed what killed workers left behind", extra={"folders": removed})
 
     async def work(stop: asyncio.Event) -> None:
         async with (
@@ -210,6 +223,8 @@ async def serve(settings: Settings, *, parent: int = 0) -> None:
             wiring.open_services(settings, warm_up={"embedder"}) as services,
         ):
             rag = services.require_rag()
+            if services.broker is not None:
+                services.broker.start()
             worker = Worker(rag.queue, rag.ingestor, slots=settings.workers, lease_s=settings.job_lease_s)
             async with asyncio.TaskGroup() as group:
                 group.create_task(keep_house(rag.housekeeper, stop))

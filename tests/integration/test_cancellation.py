@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 from tests.fakes_files import InMemoryFileStore
+from tests.fakes_reader import InThreadReader
 
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
 from sherlock.rag.adapters.pgvector import PgvectorIndex
@@ -26,7 +27,6 @@ from sherlock.rag.domain.models import (
     VectorStore,
     WorkspaceId,
 )
-from sherlock.rag.tokens import Cl100kCounter
 from sherlock.worker import Worker
 
 CHUNKING = ChunkingStrategy(512, 50)
@@ -76,7 +76,7 @@ async def bench(database: Database, workspace: WorkspaceId) -> AsyncIterator[Ben
     await made.catalog.add_vector_store(
         VectorStore(made.store, workspace, "", None, None, embedder.encoder, 0, 0), [], CHUNKING
     )
-    ingestor = Ingestor(files, PgvectorIndex(database), embedder, Cl100kCounter())
+    ingestor = Ingestor(files, PgvectorIndex(database), embedder, InThreadReader())
     stop = asyncio.Event()
     working = asyncio.create_task(Worker(queue, ingestor, slots=1, lease_s=LONG_LEASE_S).run(stop))
     yield made

@@ -18,6 +18,7 @@ from sqlalchemy import event, text
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 from tests.fakes_index import InMemoryChunkIndex, qualifies
 
+from sherlock.rag.adapters import pgvector
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
 from sherlock.rag.adapters.pgvector import PgvectorIndex
 from sherlock.rag.adapters.pgvector import search as search_module
@@ -249,6 +250,19 @@ async def test_publishing_replaces_what_was_there(bench: Bench) -> None:
     assert published.chunk_count == 2
     assert texts_of(await bench.search("pump", store)) == {"Only this is left.", "And this."}
     assert await bench.search("KX-4471", store, alpha=0) == []
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+async def test_publishing_in_parts_leaves_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(pgvector, "CHUNKS_AT_ONCE", at_once)
+    store, file = await bench.add_store(), await bench.add_file()
+    job = await bench.attach(store, file)
+    published = await bench.finish(job, await embedded(MANUAL))
+    assert published.chunk_count == published.window_count == len(MANUAL)
+    assert [text for _, _, text in await bench.index.chunks(bench.workspace, store, file)] == MANUAL
+    assert texts_of(await bench.search("pump", store)) == set(MANUAL)
 
 
 async def test_chunks_beyond_the_count_are_dropped(bench: Bench) -> None:

@@ -34,6 +34,7 @@ SECTIONS = st.lists(
         text=TEXTS,
         page=st.one_of(st.none(), st.integers(1, 9)),
         heading=st.sampled_from([None, "One", "One > Two"]),
+        records=st.booleans(),
     ),
     max_size=5,
 )
@@ -68,6 +69,28 @@ def test_laws(sections: Sequence[Section], strategy: ChunkingStrategy):
         assert one.start < other.start
         assert one.end < other.end
         assert COUNTER.count(document[other.start : one.end]) <= strategy.chunk_overlap_tokens
+
+
+RECORDS = st.lists(
+    st.lists(st.sampled_from(["valve", "7714", "4.2 bar", "漢字", "a;", "Ventil."]), min_size=1, max_size=18),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(RECORDS, STRATEGIES)
+@settings(max_examples=60, deadline=None)
+def test_records_that_fit_are_never_cut(records: list[list[str]], strategy: ChunkingStrategy):
+    lines = [f"{number}: {' '.join(words)}\n" for number, words in enumerate(records)]
+    made = [*chunk([Section("".join(lines), records=True)], strategy, COUNTER)]
+    for line in lines:
+        if sum(COUNTER.count(f" {word}") for word in line.split()) + 1 <= strategy.max_chunk_size_tokens:
+            assert any(line.strip() in part.text for part in made)
+    starts = {*itertools.accumulate(map(len, lines), initial=0)}
+    longest = max(sum(COUNTER.count(f" {word}") for word in line.split()) for line in lines)
+    if longest < strategy.max_chunk_size_tokens:
+        assert {part.start for part in made} <= starts
+        assert {part.end + 1 for part in made} <= starts
 
 
 def section_at(sections: Sequence[Section], offset: int) -> Section:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sherlock.rag.domain.errors import IngestError, InvalidFile, UnsupportedFile
 from sherlock.rag.domain.models import Section
-from sherlock.rag.parsers import SUPPORTED_EXTENSIONS, is_supported, office, parse, tabular, text
+from sherlock.rag.parsers import SUPPORTED_EXTENSIONS, is_supported, package, parse, tabular, text
 
 DATA = Path(__file__).parents[1] / "data"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -318,7 +318,7 @@ def test_docx_bombs_are_refused(read: Read):
 
 
 def test_large_docx_documents_are_refused(read: Read, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(office, "_MAX_UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr(package, "_MAX_UNPACKED_BYTES", 100_000)
     assert read("a.docx", docx(paragraph("small")))
     with pytest.raises(InvalidFile, match="unpacks to more"):
         read("a.docx", docx(paragraph("x" * 200_000)))
@@ -328,7 +328,7 @@ def test_large_docx_documents_are_refused(read: Read, monkeypatch: pytest.Monkey
 
 
 def test_docx_tables_are_read_row_by_row(read: Read, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(office, "_PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(package, "_PIECE_BYTES", 1 << 14)
     row = f"<w:tr><w:tc>{paragraph('cell')}</w:tc></w:tr>"
     packed = docx(f"<w:tbl>{row * 20_000}</w:tbl>")
     tracemalloc.start()
@@ -340,7 +340,7 @@ def test_docx_tables_are_read_row_by_row(read: Read, monkeypatch: pytest.MonkeyP
 
 
 def test_a_docx_paragraph_without_end_is_refused(read: Read, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(office, "_MAX_ELEMENTS", 100)
+    monkeypatch.setattr(package, "_MAX_ELEMENTS", 100)
     assert text_of(read("a.docx", docx(paragraph("x") * 100))) == "x\n\n" * 100
     with pytest.raises(InvalidFile, match="too large"):
         read("a.docx", docx(f"<w:p>{'<w:r/>' * 100}</w:p>"))
@@ -457,6 +457,10 @@ MEGABYTE = 1 << 20
         ("a.json", "[" * MEGABYTE),
         ("a.jsonl", '{"a":' * (MEGABYTE // 5)),
         ("a.txt", "\n" * MEGABYTE + "x"),
+        ("a.eml", "Subject: " + "=?utf-8?q?a?= " * (MEGABYTE // 20) + "\n\nbody"),
+        ("a.xml", "<a>" + "<b x='1'>y</b>" * (MEGABYTE // 16) + "</a>"),
+        ("a.java", "public static a b c d e f (" + "," * MEGABYTE),
+        ("a.py", '"' * (MEGABYTE - 4)),
     ],
     ids=lambda value: value[:16] if isinstance(value, str) else "",
 )
@@ -543,7 +547,10 @@ def test_json_depth_costs_no_blanks(read: Read):
         ("noname", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3", True),
         ("noname", data("handbook.docx")[:4096], True),
         ("a.exe", b"MZ\x90\0\x03\0\0\0\x04\0\0\0\xff\xff\0\0" * 8, False),
-        ("a.pptx", b"PK\x03\x04\x14\0\6\0\x08\0\0\0!\0", False),
+        ("a.pptx", b"PK\x03\x04\x14\0\6\0\x08\0\0\0!\0", True),
+        ("a.zip", b"PK\x03\x04\x14\0\6\0\x08\0\0\0!\0", False),
+        ("a.tar", b"notes.txt" + b" " * 248 + b"ustar" + b" " * 250 + b"words", False),
+        ("a.gz", b"\x1f\x8b" + b"words " * 20, False),
         ("noname", b"", False),
     ],
 )

@@ -153,3 +153,45 @@ def test_a_score_does_not_depend_on_what_else_was_found() -> None:
         (c.chunk_id, s) for c, s in ranking.fuse([candidate(1), replace(candidate(2), cosine=0.99)], 0.7)
     )
     assert among[1] == alone
+
+
+def texts(*given: tuple[str, str]) -> list[tuple[Candidate, float]]:
+    """`(file, text)` of chunks, best first, each in a store of its own."""
+    return [
+        (
+            replace(candidate(number, file_id=file), text=text, vector_store_id=f"vs_{number}"),
+            1 - number / 100,
+        )
+        for number, (file, text) in enumerate(given)
+    ]
+
+
+def kept(*given: tuple[str, str]) -> list[int]:
+    return [found.chunk_id for found, _ in ranking.distinct(texts(*given))]
+
+
+def test_a_copy_in_another_file_tells_nothing_new() -> None:
+    assert kept(("a", "It opens at\n nine."), ("b", "It closes."), ("c", "It  opens at nine. ")) == [0, 1]
+
+
+def test_a_part_of_a_better_chunk_of_the_file_in_another_store_tells_nothing_new() -> None:
+    assert kept(("a", "It opens at nine. Come in."), ("a", "Come in."), ("b", "Come in.")) == [0, 2]
+    assert kept(("a", "Come in."), ("a", "It opens at nine. Come in.")) == [0, 1], "the longer one does"
+
+
+def test_what_differs_in_a_word_or_a_number_stays() -> None:
+    versions = ["Leave is 30 days.", "Leave is 25 days.", "Leave is not 30 days.", "Leave is -30 days."]
+    assert kept(*((f"file-{text}", text) for text in versions)) == [0, 1, 2, 3]
+    assert kept(("a", "cart before"), ("a", "art before")) == [0, 1], "the end of a word is no text"
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.text("xy ", max_size=5)), max_size=12))
+def test_what_is_left_out_stands_in_what_is_kept(given_texts: list[tuple[str, str]]) -> None:
+    fused = texts(*given_texts)
+    left = ranking.distinct(fused)
+    assert left == [pair for pair in fused if pair in left], "in order, as they were"
+    assert ranking.distinct(left) == left
+    words = [f" {' '.join(found.text.split())} " for found, _ in left]
+    for found, score in fused:
+        text = f" {' '.join(found.text.split())} "
+        assert any(text in other for other, pair in zip(words, left, strict=True) if pair[1] >= score)

@@ -130,6 +130,15 @@ async def test_a_limit_over_the_candidates_is_still_served(library: Library) -> 
     assert len((await library.search("pump", limit=9)).results) == 9
 
 
+async def test_a_file_in_two_stores_is_found_once(library: Library) -> None:
+    await library.add_store("vs_2")
+    await library.ingest("vs_2", "file-b", [CODE, PUMP])
+    both = await library.search("error code KX-4471", stores=("vs_1", "vs_2"))
+    found = [result.candidate.text for result in both.results]
+    assert found[0] == CODE
+    assert len(found) == len(set(found)) == len((await library.search("error code KX-4471")).results)
+
+
 async def test_keywords_alone_need_no_encoder(library: Library) -> None:
     class Broken(HashEmbedder):
         async def embed_query(self, text: str) -> Vector:
@@ -400,11 +409,23 @@ async def test_evaluate_runs_judged_queries(library: Library) -> None:
         evaluate.JudgedQuery("1", "KX-4471", {"file-a": 1.0}),
         evaluate.JudgedQuery("2", "zeppelin", {"file-b": 1.0}),
     ]
-    template = SearchQuery((), ("vs_1",), SearchOptions(limit=5, alpha=0.0))
+    template = SearchQuery((), ("vs_1",), SearchOptions(limit=20, alpha=0.0))
     report = await evaluate.run(
         library.retriever, WORKSPACE, queries, template, k=5, document_of=lambda r: r.candidate.file_id
     )
     assert (report.queries, report.ndcg, report.recall, report.reciprocal_rank) == (2, 0.5, 0.5, 0.5)
     assert report.degraded == 0
     assert report.median_ms <= report.p95_ms
-    assert "nDCG@5 0.5000" in str(report)
+    assert set(report.stages_ms) == {"stores", "search"}
+    assert "nDCG@5 0.5000  recall@20 0.5000" in str(report)
+
+
+async def test_evaluate_looks_for_recall_beyond_the_first(library: Library) -> None:
+    for number in range(3):
+        await library.ingest("vs_1", f"file-{number}", [f"KX-4471 {'gear ' * number}"])
+    asked = [evaluate.JudgedQuery("1", "KX-4471", {f"file-{number}": 1.0 for number in range(3)})]
+    template = SearchQuery((), ("vs_1",), SearchOptions(limit=20, alpha=0.0))
+    report = await evaluate.run(
+        library.retriever, WORKSPACE, asked, template, k=1, document_of=lambda r: r.candidate.file_id
+    )
+    assert (report.ndcg, report.recall) == (1, 1)

@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 from tests.fakes_files import InMemoryFileStore
 from tests.fakes_index import InMemoryChunkIndex
+from tests.fakes_reader import InThreadReader
 
 from sherlock import worker
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
@@ -27,7 +28,6 @@ from sherlock.rag.domain.models import (
     WorkspaceId,
 )
 from sherlock.rag.threads import run_in_thread
-from sherlock.rag.tokens import Cl100kCounter
 from sherlock.worker import Worker, owner_name
 
 HERE = WorkspaceId("here")
@@ -112,7 +112,7 @@ class Bench:
         self.queue = WatchedQueue(self.catalog.state, max_attempts=2)
         self.index = InMemoryChunkIndex(self.catalog.state)
         self.stores = VectorStores(self.catalog, self.index, self.embedder, ChunkingStrategy(100, 10))
-        ingestor = Ingestor(self.files, self.index, self.embedder, Cl100kCounter())
+        ingestor = Ingestor(self.files, self.index, self.embedder, InThreadReader())
         self.worker = Worker(self.queue, ingestor, slots=2, lease_s=LEASE_S)
 
     async def attach(

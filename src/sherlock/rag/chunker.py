@@ -59,7 +59,9 @@ def chunk(sections: Iterable[Section], strategy: ChunkingStrategy, counter: Toke
     neighbours share at most `chunk_overlap_tokens`, and nothing where a new heading begins.
 
     A cut falls at the best place in the chunk's second half: heading, paragraph, line, sentence, word,
-    grapheme. The limit must be at least 64 tokens (the API asks for 100), so that any 16 characters fit.
+    grapheme. Among records it falls between two of them, wherever in the chunk: only a record that does not
+    fit by itself is cut, and neighbours share whole ones. The limit must be at least 64 tokens (the API asks
+    for 100), so that any 16 characters fit.
     """
     packer = _Packer(strategy, counter)
     for unit in _units(sections, counter):
@@ -153,7 +155,10 @@ class _Packer:
         if len(unit.gap) > _LONGEST_GAP:
             yield from self.flush()
         while self._window and self._tokens + unit.gap_tokens + unit.tokens > self._limit:
-            yield self._emit(self._best_cut(unit.cut), unit)
+            if self._record_needs_room(unit.cut):
+                self._begin_without_overlap()
+            else:
+                yield self._emit(self._best_cut(unit.cut), unit)
         self._tokens += unit.tokens + (unit.gap_tokens if self._window else 0)
         self._window.append(unit)
 
@@ -175,6 +180,26 @@ class _Packer:
                 best, worth = at, self._window[at].cut
         return best
 
+    def _record_needs_room(self, last: int) -> bool:
+        """Whether a record does not fit beside those shared with the last chunk, but may by itself."""
+        return (
+            self._shared > 0
+            and self._window[-1].section.records
+            and self._between_records(len(self._window), last) is None
+        )
+
+    def _begin_without_overlap(self) -> None:
+        del self._window[: self._shared]
+        self._shared = 0
+        self._tokens = _tokens(self._window)
+
+    def _between_records(self, most: int, last: int) -> int | None:
+        """The last cut between records within `most` units that leaves something new in the chunk."""
+        if most == len(self._window) and last >= _LINE:
+            return most
+        longest = min(most, len(self._window) - 1)
+        return next((at for at in range(longest, self._shared, -1) if self._window[at].cut >= _LINE), None)
+
     def _emit(self, size: int, waiting: _Unit | None = None) -> Chunk:
         """Take the first `size` units as a chunk, fewer where they count more joined than one by one.
 
@@ -187,6 +212,9 @@ class _Packer:
                 del self._window[0]
                 self._shared -= 1
                 size -= 1
+        if self._window[size - 1].section.records:
+            size = self._between_records(size, waiting.cut if waiting else _HEADING) or size
+            text = _join(self._window[:size])
         first, rest = self._window[0], self._window[size:]
         made = Chunk(
             index=self._index,
@@ -221,4 +249,6 @@ class _Packer:
             tokens += self._window[start].gap_tokens
         while best < size and self._count(_join(self._window[best:size])) > budget:
             best += 1
+        if best < size and self._window[best].section.records and self._window[best].cut < _LINE:
+            return []
         return self._window[best:size]

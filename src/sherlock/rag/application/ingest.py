@@ -1,35 +1,21 @@
-"""One ingest job: fetch the file, parse it, cut it into chunks, embed them, publish them."""
+"""One ingest job: fetch the file, read it as chunks, embed them, publish them."""
 
+import asyncio
 import hashlib
-import tempfile
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from sherlock.rag import parsers
 from sherlock.rag.application.spans import stage
-from sherlock.rag.chunker import chunk
-from sherlock.rag.domain.errors import (
-    FileStoreUnavailable,
-    IngestError,
-    InvalidFile,
-    NotFound,
-    SherlockError,
-    Unavailable,
-)
+from sherlock.rag.domain.errors import FileStoreUnavailable, IngestError, NotFound, Unavailable
+from sherlock.rag.domain.messages import IngestProgress, Silent
 from sherlock.rag.domain.models import Chunk, EmbeddedChunk, IngestJob, Published, blob_key
-from sherlock.rag.domain.ports import ChunkIndex, Embedder, FileStore, TokenCounter
+from sherlock.rag.domain.ports import ChunkIndex, DocumentReader, Embedder, FileStore
 from sherlock.rag.threads import run_in_thread
-
-BATCH_CHUNKS: Final = 64
-"""Chunks that are parsed, embedded and staged together: what a worker loses that is killed meanwhile.
-
-One that is killed between publishing and completing leaves the whole job to be done again.
-"""
+from sherlock.rag.working_folders import working_folder
 
 FIRST_RETRY_S: Final = 2.0
 LONGEST_RETRY_S: Final = 60.0
@@ -41,7 +27,8 @@ class Ingestor:
     files: FileStore
     index: ChunkIndex
     embedder: Embedder
-    counter: TokenCounter
+    reader: DocumentReader
+    progress: IngestProgress = field(default_factory=Silent)
 
     async def run(self, job: IngestJob) -> Published:
         """Make the file searchable in its store; a repeated run goes on where the last one ended.
@@ -55,16 +42,13 @@ class Ingestor:
                 f"{self.embedder.encoder.name}."
             )
         staged = await self.index.staged(job.lease)
-        chunk_count = 0
-        with tempfile.TemporaryDirectory(prefix="sherlock-ingest-") as folder:
-            path = Path(folder) / "file"
+        with working_folder() as folder:
+            path = folder / "file"
+            await self.progress.report(job, "fetch")
             await self._fetch(job, path)
-            async with aclosing(self._chunks(job, path)) as batches:
-                async for batch in batches:
-                    chunk_count += len(batch)
-                    await self._embed(
-                        job, [made for made in batch if staged.get(made.index) != _digest(made)]
-                    )
+            await self.progress.report(job, "embed")
+            chunk_count = await self._stage_all(job, path, staged)
+        await self.progress.report(job, "publish", chunk_count)
         with stage("ingest.publish", chunks=chunk_count):
             return await self.index.publish(job.lease, chunk_count)
 
@@ -82,25 +66,58 @@ class Ingestor:
             if size != job.bytes:
                 raise FileStoreUnavailable("The file store returned a part of the file.")
 
-    async def _chunks(self, job: IngestJob, path: Path) -> AsyncGenerator[list[Chunk], None]:
-        """Batches of chunks, each parsed when it is asked for, so a slow embedder holds back the parser."""
-        made = chunk(parsers.parse(path, job.filename), job.chunking, self.counter)
-        while True:
-            with stage("ingest.parse") as span:
-                batch = await run_in_thread(None, _next_batch, made)
-                span.set_attribute("chunks", len(batch))
-            if not batch:
-                return
-            yield batch
+    async def _stage_all(self, job: IngestJob, path: Path, staged: Mapping[int, bytes]) -> int:
+        """How many chunks the file has; all of them are staged then, but for those that were before.
 
-    async def _embed(self, job: IngestJob, chunks: Sequence[Chunk]) -> None:
-        if not chunks:
-            return
+        While the encoder works on a batch, the one before is staged and the one after is read, so that it
+        never waits for either. Three batches are held at most.
+        """
+        chunk_count = 0
+        staging: asyncio.Task[None] | None = None
+        try:
+            async with aclosing(self._batches(job, path)) as batches:
+                async for batch in batches:
+                    chunk_count += len(batch)
+                    new = [made for made in batch if staged.get(made.index) != _digest(made)]
+                    if not new:
+                        continue
+                    embedded = await self._embed(new)
+                    if staging is not None:
+                        await staging
+                    staging = asyncio.create_task(self._stage(job, embedded))
+                    await self.progress.report(job, "embed", chunk_count)
+            if staging is not None:
+                await staging
+        except Exception:
+            if staging is not None:
+                await asyncio.wait([staging])  # finished work is kept for the next attempt
+            raise
+        finally:
+            if staging is not None:
+                staging.cancel()
+                await asyncio.gather(staging, return_exceptions=True)
+        return chunk_count
+
+    async def _batches(self, job: IngestJob, path: Path) -> AsyncGenerator[list[Chunk], None]:
+        """What the reader makes of the file, with a span for each wait."""
+        async with aclosing(self.reader.chunks(path, job.filename, job.chunking)) as batches:
+            while True:
+                with stage("ingest.parse") as span:
+                    batch: list[Chunk] = await anext(batches, [])
+                    span.set_attribute("chunks", len(batch))
+                if not batch:
+                    return
+                yield batch
+
+    async def _embed(self, chunks: Sequence[Chunk]) -> list[EmbeddedChunk]:
         with stage("ingest.embed", chunks=len(chunks)) as span:
-            windows = await self.embedder.embed_documents([made.text for made in chunks])
+            windows = await self.embedder.embed_documents([made.text_in_context for made in chunks])
             span.set_attribute("windows", sum(map(len, windows)))
-            embedded = [EmbeddedChunk(made, parts) for made, parts in zip(chunks, windows, strict=True)]
-            await self.index.stage(job.lease, embedded)
+            return [EmbeddedChunk(made, parts) for made, parts in zip(chunks, windows, strict=True)]
+
+    async def _stage(self, job: IngestJob, chunks: Sequence[EmbeddedChunk]) -> None:
+        with stage("ingest.stage", chunks=len(chunks)):
+            await self.index.stage(job.lease, chunks)
 
 
 def retry_delay_s(attempt: int, random: Random) -> float:
@@ -111,21 +128,6 @@ def retry_delay_s(attempt: int, random: Random) -> float:
     """
     longest = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempt - 1, 32))
     return longest / 2 + random.uniform(0, longest / 2)
-
-
-def _next_batch(made: Iterator[Chunk]) -> list[Chunk]:
-    """The next chunks, in a thread; whatever a parsing library throws becomes an error of ours."""
-    try:
-        return [*islice(made, BATCH_CHUNKS)]
-    except SherlockError:
-        raise
-    except MemoryError:
-        raise IngestError("Reading the file takes more memory than there is.") from None
-    except OSError:
-        raise Unavailable("The worker cannot read its copy of the file.") from None
-    except Exception:
-        # Its text may quote the document, so nothing of it is passed on.
-        raise InvalidFile("The file is damaged and cannot be read.") from None
 
 
 def _digest(made: Chunk) -> bytes:

@@ -19,6 +19,7 @@
     │   ├── FileStoreUnavailable
     │   ├── EmbedderUnavailable
     │   ├── RerankerUnavailable
+    │   ├── MessagingUnavailable
     │   └── ChatModelUnavailable
     │       ├── ChatModelRateLimited
     │       └── ChatModelMisconfigured    the exception: repeating cannot help
@@ -182,6 +183,10 @@ class EmbedderUnavailable(Unavailable):
 
 class RerankerUnavailable(Unavailable):
     """The cross-encoder is not loaded or failed."""
+
+
+class MessagingUnavailable(Unavailable):
+    """The message server cannot be reached, or refuses what we need of it."""
 
 
 class ChatModelUnavailable(Unavailable):

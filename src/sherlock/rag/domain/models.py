@@ -258,6 +258,8 @@ class Section:
     """Counted from 1."""
     heading: str | None = None
     """The heading in force, outermost first, joined by " > "."""
+    records: bool = False
+    """Whether each line is a record, such as a table's row, to be kept in one piece where it fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,11 @@ class Chunk:
     end: int
     page: int | None = None
     heading: str | None = None
+
+    @property
+    def text_in_context(self) -> str:
+        """What is encoded: the text below its heading, which is no part of the text that is cited."""
+        return f"{self.heading}\n{self.text}" if self.heading else self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ another workspace is read, changed or revealed: a foreign id is `NotFound`. Each
 in `tests/ports`, run against the fake and every real adapter.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol
 
 from sherlock.rag.domain.models import (
@@ -14,6 +15,7 @@ from sherlock.rag.domain.models import (
     Attributes,
     Candidate,
     ChatRequest,
+    Chunk,
     ChunkingStrategy,
     ComponentStatus,
     EmbeddedChunk,
@@ -441,6 +443,20 @@ class ChunkIndex(Protocol):
         self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
     ) -> list[tuple[int, int, str]]:
         """`(start, end, text)` of every chunk of the file in the store, by chunk index."""
+
+
+class DocumentReader(Protocol):
+    """Files to chunks. A file can be made to do harm: whatever it does, it fails alone."""
+
+    def chunks(
+        self, path: Path, filename: str, chunking: ChunkingStrategy
+    ) -> AsyncGenerator[list[Chunk], None]:
+        """The chunks of the file in `path`, uploaded as `filename`, in order; no batch is empty.
+
+        Batches are the same each time, and a constant number of them is read ahead. Closing ends the reading,
+        wherever it stands; then nobody uses the file any more. Raises `UnsupportedFile` or `InvalidFile`,
+        where the file is at fault: batches may have come before.
+        """
 
 
 class Embedder(Protocol):

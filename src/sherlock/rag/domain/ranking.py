@@ -1,4 +1,4 @@
-"""From two scores a chunk to one order: fusion, several phrasings, threshold, reranking.
+"""From two scores a chunk to one order: fusion, several phrasings, threshold, copies, reranking.
 
 Every score lies in 0..1 and means the same whatever else was found, so that a threshold suits every query.
 That rules out ranks (reciprocal rank fusion) and scaling by what happened to be found (min-max).
@@ -46,6 +46,28 @@ def reaching(threshold: float, fused: Sequence[tuple[Candidate, float]]) -> list
     Judged before reranking: a threshold means the same with and without a reranker, busy or not.
     """
     return [(candidate, score) for candidate, score in fused if score >= threshold]
+
+
+def distinct(fused: Sequence[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
+    """Without the chunks that would tell nothing new, so that copies do not fill the page.
+
+    That is a chunk whose text, but for blanks, one before it has; or one that lies in a better chunk that
+    another store has of the same file, which was cut differently there. Texts that differ in a single word or
+    number both stay: they may be two versions that contradict each other.
+    """
+    kept: list[tuple[Candidate, float]] = []
+    seen: set[str] = set()
+    told: dict[str, list[tuple[str, str]]] = {}
+    for candidate, score in fused:
+        text = f" {' '.join(candidate.text.split())} "
+        of_file = told.setdefault(candidate.file_id, [])
+        store = candidate.vector_store_id
+        if text in seen or any(store != other and text in longer for other, longer in of_file):
+            continue
+        seen.add(text)
+        of_file.append((store, text))
+        kept.append((candidate, score))
+    return kept
 
 
 def apply_rerank(

@@ -1,27 +1,47 @@
 """File -> document: the table of formats, and nothing else."""
 
+import codecs
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Final
 
 from sherlock.rag.domain.errors import InvalidFile, UnsupportedFile
 from sherlock.rag.domain.models import Section
-from sherlock.rag.parsers import html, office, pdf, tabular, text
+from sherlock.rag.parsers import (
+    code,
+    containers,
+    html,
+    mail,
+    markup,
+    notebook,
+    pdf,
+    rtf,
+    tabular,
+    text,
+)
 from sherlock.rag.surrogates import whole_characters
 
 Parser = Callable[[Path], Iterator[Section]]
 
 # By the last extension of the name. Content comes first: a PDF under the name .txt is read as a PDF.
 _PARSERS: Final[dict[str, Parser]] = {
+    **dict.fromkeys(text.EXTENSIONS, text.parse),
+    **code.PARSERS,
+    **containers.BY_EXTENSION,
     ".pdf": pdf.parse,
-    ".docx": office.parse_docx,
+    ".rtf": rtf.parse,
+    ".eml": mail.parse_eml,
     ".csv": tabular.parse_csv,
     ".tsv": tabular.parse_csv,
     ".json": tabular.parse_json,
-    ".ipynb": tabular.parse_json,
     ".geojson": tabular.parse_json,
     ".jsonl": tabular.parse_jsonl,
     ".ndjson": tabular.parse_jsonl,
+    ".ipynb": notebook.parse,
+    ".xml": markup.parse_xml,
+    ".rss": markup.parse_xml,
+    ".atom": markup.parse_xml,
     ".html": html.parse,
     ".htm": html.parse,
     ".xhtml": html.parse,
@@ -29,20 +49,31 @@ _PARSERS: Final[dict[str, Parser]] = {
     ".markdown": text.parse_markdown,
     ".mdx": text.parse_markdown,
     ".rst": text.parse_rst,
-    **dict.fromkeys(text.EXTENSIONS, text.parse),
 }
 
 SUPPORTED_EXTENSIONS: Final = frozenset(_PARSERS)
 
 _HEAD_BYTES: Final = 4096
 _LONGEST_HEADING: Final = 1_000  # characters, of all levels together; every chunk below carries it
+_ARCHIVES: Final = (
+    b"\x1f\x8b", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", b"BZh", b"\xfd7zXZ\x00",
+    b"\x28\xb5\x2f\xfd", b"MSCF",
+)  # fmt: skip
+_TAR_MARK_AT: Final = 257
+_HTML: Final = re.compile(
+    rb"\s*(?:<!--.{0,500}?-->\s*)?<(?:!doctype\s+html|html[\s>])", re.IGNORECASE | re.DOTALL
+)
+# Names that promise one of these and hold text all the same: what programs write that "export to Excel".
+_TEXT_AS_SHEET: Final = frozenset({".xls", ".xlsx", ".ods"})
 
 
 def is_supported(filename: str, head: bytes) -> bool:
     """Whether the name or the file's first bytes (some 4 kB) are of a kind that `parse` reads."""
     if _extension(filename) in SUPPORTED_EXTENSIONS:
         return True
-    return pdf.is_pdf(head) or office.is_docx(head) or (head != b"" and text.is_text(head))
+    if pdf.is_pdf(head) or containers.is_known(head):
+        return True
+    return head != b"" and not _is_archive(head) and text.is_text(head)
 
 
 def parse(path: Path, filename: str) -> Iterator[Section]:
@@ -57,7 +88,7 @@ def parse(path: Path, filename: str) -> Iterator[Section]:
         clean = _storable(section.text)
         blank = blank and not clean.strip()
         heading = _storable(section.heading[:_LONGEST_HEADING]) if section.heading else None
-        yield Section(clean, section.page, heading)
+        yield Section(clean, section.page, heading, section.records)
     if blank:
         raise InvalidFile("The file contains no text.")
 
@@ -70,13 +101,27 @@ def _parser(path: Path, filename: str) -> Parser:
     extension = _extension(filename)
     if pdf.is_pdf(head):
         return pdf.parse
-    if office.is_container(head):
-        return office.parser_of(path, extension)
-    if extension in (".pdf", ".docx"):
+    if containers.is_container(head):
+        return containers.parser_of(path, extension)
+    if _is_archive(head):
+        raise UnsupportedFile("Archives are not unpacked: upload the files that are inside.")
+    if rtf.is_rtf(head):
+        return rtf.parse
+    binary = extension in containers.BY_EXTENSION or extension == ".pdf"
+    if (binary or extension in ("", ".txt")) and _HTML.match(head.removeprefix(codecs.BOM_UTF8)):
+        return html.parse
+    if extension in _TEXT_AS_SHEET and text.is_text(head):
+        return tabular.parse_csv
+    if binary:
         raise InvalidFile(f"The file is damaged: it is not a {extension[1:].upper()} document.")
     if extension not in _PARSERS and not text.is_text(head):
         raise UnsupportedFile("The file type is not supported.")
-    return _PARSERS.get(extension, text.parse)
+    parser = _PARSERS.get(extension, text.parse)
+    return text.parse if parser is rtf.parse else parser
+
+
+def _is_archive(head: bytes) -> bool:
+    return head.startswith(_ARCHIVES) or head[_TAR_MARK_AT:].startswith(b"ustar")
 
 
 def _extension(filename: str) -> str:

@@ -5,7 +5,9 @@ The standard library's parser starts over at every piece of an unclosed tag, so 
 
 import codecs
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -32,24 +34,39 @@ _DECLARED: Final = re.compile(
 
 def parse(path: Path) -> Iterator[Section]:
     """Scripts and styles are left out; the cells of a table row are set apart by `|`."""
+    with path.open("rb") as file:
+        declared = _declared_encoding(file.read(4096))
+    with text.open_text(path, declared=declared) as file:
+        yield from parse_text(iter(partial(file.read, text.BLOCK_CHARS), ""))
+
+
+def parse_pieces(pieces: Iterable[bytes]) -> Iterator[Section]:
+    """A page that lies in another file; without a mark or declaration it is UTF-8, as XHTML is."""
+    whole = iter(pieces)
+    first = next(whole, b"")
+    encoding = text.by_mark(first[:4096]) or _declared_encoding(first[:4096]) or "utf-8"
+    yield from parse_text(codecs.iterdecode(chain([first], whole), encoding, errors="replace"))
+
+
+def parse_text(blocks: Iterable[str]) -> Iterator[Section]:
+    """A page that is decoded already."""
     reader = _Reader()
     parser = etree.HTMLParser(encoding="utf-8", target=reader)
     parser.feed(b"\n")  # so that a file without anything is no error of its own
-    with text.open_text(path, declared=_declared_encoding(path)) as file:
-        while block := file.read(text.BLOCK_CHARS):
-            parser.feed(block.encode())
-            if reader.depth > _DEEPEST:
-                raise InvalidFile("The elements of the HTML page are nested too deeply.")
-            yield from reader.take()
+    for block in blocks:
+        parser.feed(block.encode(errors="replace"))
+        if reader.depth > _DEEPEST:
+            raise InvalidFile("The elements of the HTML page are nested too deeply.")
+        yield from reader.take()
     parser.close()
     yield from reader.take()
 
 
-def _declared_encoding(path: Path) -> str | None:
-    with path.open("rb") as file:
-        found = _DECLARED.search(file.read(4096))
+def _declared_encoding(head: bytes) -> str | None:
+    found = _DECLARED.search(head)
     try:
-        return codecs.lookup(found[1].decode("ascii", "replace")).name if found else None
+        name = codecs.lookup(found[1].decode("ascii", "replace")).name if found else None
+        return name if name and codecs.lookup(name)._is_text_encoding else None
     except LookupError:
         return None
 

@@ -5,27 +5,16 @@ and insertions, and holds the whole document. Here names are compared without th
 is forgotten once it is read.
 """
 
-import posixpath
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import Any, Final
-from xml.etree import ElementTree
+from typing import Final
 from xml.etree.ElementTree import Element
 
-from sherlock.rag.domain.errors import InvalidFile, UnsupportedFile
 from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import text
+from sherlock.rag.parsers.package import Package, attribute, name_of, opened
 
-_ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
-_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_DAMAGED: Final = "The Word document is damaged and cannot be opened."
-# A small file may unpack to anything. 900 pages have some 5 MB of XML; at worst, 64 MiB take 40 s and 200 MB.
-_MAX_UNPACKED_BYTES: Final = 1 << 26
-_MAX_ELEMENTS: Final = 1 << 19  # held at once: of a paragraph, a row, a note, or all relations; some 60 MB
-_PIECE_BYTES: Final = 1 << 20
 _BLOCK_PARAGRAPHS: Final = 500
 
 _BLOCKS: Final = frozenset({"p", "tr"})
@@ -36,37 +25,8 @@ _NOTES: Final = {
     "endnoteReference": "endnotes",
     "commentReference": "comments",
 }
-_FOREIGN: Final = (
-    zipfile.BadZipFile, zlib.error, ElementTree.ParseError, EOFError, KeyError, RuntimeError, ValueError,
-)  # fmt: skip
 _LONGEST_CHAIN: Final = 32  # of styles that are based on each other
 _HEADING_STYLE: Final = re.compile("heading ([1-9])", re.IGNORECASE)
-
-
-def is_container(head: bytes) -> bool:
-    """Whether the file is a zip archive or an OLE container, as office documents are."""
-    return head.startswith((*_ZIP, _OLE))
-
-
-def is_docx(head: bytes) -> bool:
-    return head.startswith(_ZIP) and b"word/" in head
-
-
-def parser_of(path: Path, extension: str) -> Callable[[Path], Iterator[Section]]:
-    """The parser for a container, by what is inside. Raises `UnsupportedFile` or `InvalidFile`."""
-    with path.open("rb") as file:
-        if file.read(len(_OLE)) == _OLE:
-            if "EncryptedPackage".encode("utf-16-le") in file.read():
-                raise InvalidFile("The document is encrypted and cannot be opened without its password.")
-            raise UnsupportedFile("Documents in the old binary Office format are not supported.")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if _Package(archive).main:
-                return parse_docx
-    except _FOREIGN:
-        if extension == ".docx":
-            raise InvalidFile(_DAMAGED) from None
-    raise UnsupportedFile("The file type is not supported.")
 
 
 def parse_docx(path: Path) -> Iterator[Section]:
@@ -75,65 +35,8 @@ def parse_docx(path: Path) -> Iterator[Section]:
     Notes, comments and text boxes follow the paragraph that they hang on; the cells of a table row are set
     apart by `|`. Deleted text is left out, inserted text is read. Raises `InvalidFile`.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield from _Document(_Package(archive)).sections()
-    except _FOREIGN:
-        raise InvalidFile(_DAMAGED) from None
-
-
-class _Package:
-    """An archive by the kinds of its parts (Open Packaging Conventions: a part names the others it needs)."""
-
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-        self._left = _MAX_UNPACKED_BYTES
-        self.held = 0
-        """Elements of a part that are in memory; who forgets them counts anew."""
-        documents = [name for kind, name in self._related("") if kind == "officeDocument"]
-        self.main = next((name for name in documents if name.startswith("word/")), None)
-        self._parts = self._related(self.main) if self.main else []
-
-    def parts(self, kind: str) -> list[str]:
-        return [*dict.fromkeys(name for found, name in self._parts if found == kind)]
-
-    def elements(self, part: str) -> Iterator[tuple[str, Element]]:
-        """`("start" | "end", element)` in document order, as `ElementTree.iterparse`."""
-        self.held = 0
-        # expat itself refuses entities that multiply.
-        parser: ElementTree.XMLPullParser[Element] = ElementTree.XMLPullParser(("start", "end"))
-        with self._archive.open(part) as stream:
-            # Large pieces: at every one, expat before 2.6 starts again with a token it has not seen all of.
-            while piece := stream.read(_PIECE_BYTES):
-                self._left -= len(piece)
-                if self._left < 0:
-                    raise InvalidFile("The document unpacks to more than can be read.")
-                parser.feed(piece)
-                yield from self._counted(parser.read_events())
-        parser.close()
-        yield from self._counted(parser.read_events())
-
-    def _counted(self, events: Iterator[Any]) -> Iterator[tuple[str, Element]]:
-        for event, element in events:
-            self.held += event == "start"
-            if self.held > _MAX_ELEMENTS:
-                raise InvalidFile("The document holds something too large to be read.")
-            yield event, element
-
-    def _related(self, part: str) -> list[tuple[str, str]]:
-        """Kind and name of the parts that `part` needs and the archive holds."""
-        folder, name = posixpath.split(part)
-        relations = posixpath.join(folder, "_rels", f"{name}.rels")
-        known = set(self._archive.namelist())
-        found = []
-        for event, relation in self.elements(relations) if relations in known else ():
-            if event == "end" and _name(relation) == "Relationship":
-                target = posixpath.normpath(posixpath.join("/", folder, relation.get("Target", ""))).lstrip(
-                    "/"
-                )
-                if target in known:
-                    found.append((relation.get("Type", "").rpartition("/")[2], target))
-        return found
+    with opened(path, "Word document") as package:
+        yield from _Document(package).sections()
 
 
 _Block = tuple[str, int | None]
@@ -141,7 +44,7 @@ _Block = tuple[str, int | None]
 
 
 class _Document:
-    def __init__(self, package: _Package) -> None:
+    def __init__(self, package: Package) -> None:
         self._package = package
         self._notes: dict[str, dict[str, str]] = {kind: {} for kind in _NOTES.values()}
         self._levels = self._heading_levels()
@@ -183,7 +86,7 @@ class _Document:
         """The parent, and what is open below it."""
         inside = 0
         for event, element in self._package.elements(part):
-            name = _name(element)
+            name = name_of(element)
             if event == "start":
                 if not path and name not in parents:
                     continue
@@ -202,7 +105,7 @@ class _Document:
 
     def _blocks(self, element: Element) -> Iterator[_Block]:
         """Texts of the paragraphs and table rows in an element, line ends included; none is blank."""
-        match _name(element):
+        match name_of(element):
             case "p":
                 yield from self._paragraph(element)
             case "tr":
@@ -226,14 +129,14 @@ class _Document:
     def _read_runs(self, element: Element, words: list[str], hung: list[_Block]) -> None:
         """Collect an element's words, and what hangs on them: text boxes, notes, comments."""
         for child in element:
-            name = _name(child)
+            name = name_of(child)
             if name == "t":
                 words.append(child.text or "")
             elif name in _CHARACTERS:
                 words.append(_CHARACTERS[name])
             elif name in _NOTES:
                 # Given once: many references to a long note would make more text than anybody can store.
-                if note := self._notes[_NOTES[name]].pop(_attribute(child, "id"), None):
+                if note := self._notes[_NOTES[name]].pop(attribute(child, "id"), None):
                     hung.append((note, None))
             elif name == "txbxContent":
                 hung += ((box_words, None) for box_words, _ in self._blocks(child))
@@ -241,13 +144,13 @@ class _Document:
                 self._read_runs(child, words, hung)
 
     def _level(self, paragraph: Element) -> int | None:
-        properties = next((child for child in paragraph if _name(child) == "pPr"), ())
+        properties = next((child for child in paragraph if name_of(child) == "pPr"), ())
         level = None
         for setting in properties:
-            if _name(setting) == "outlineLvl":
+            if name_of(setting) == "outlineLvl":
                 return _outline_level(setting)
-            if _name(setting) == "pStyle":
-                level = self._levels.get(_attribute(setting, "val"))
+            if name_of(setting) == "pStyle":
+                level = self._levels.get(attribute(setting, "val"))
         return level
 
     def _heading_levels(self) -> dict[str, int]:
@@ -256,9 +159,9 @@ class _Document:
         based_on: dict[str, str] = {}
         for part in self._package.parts("styles"):
             for style in self._outermost(part, {"styles"}, {"style"}):
-                style_id = _attribute(style, "styleId")
+                style_id = attribute(style, "styleId")
                 for setting in style.iter():
-                    name, value = _name(setting), _attribute(setting, "val")
+                    name, value = name_of(setting), attribute(setting, "val")
                     if name == "outlineLvl" and (level := _outline_level(setting)):
                         levels[style_id] = level
                     elif name == "name" and (heading := _HEADING_STYLE.fullmatch(value)):
@@ -278,24 +181,15 @@ class _Document:
     def _note_texts(self, kind: str) -> dict[str, str]:
         """Footnotes, endnotes or comments by id."""
         return {
-            _attribute(note, "id"): "".join(words for child in note for words, _ in self._blocks(child))
+            attribute(note, "id"): "".join(words for child in note for words, _ in self._blocks(child))
             for part in self._package.parts(kind)
             for note in self._outermost(part, {kind}, {kind.removesuffix("s")})
         }
 
 
-def _name(element: Element) -> str:
-    """Without the namespace, for Strict and Transitional documents differ in nothing else here."""
-    return element.tag.rpartition("}")[2]
-
-
-def _attribute(element: Element, name: str) -> str:
-    return next((value for key, value in element.items() if key.rpartition("}")[2] == name), "")
-
-
 def _outline_level(setting: Element) -> int | None:
     """Counted from 1; Word counts from 0, and 9 is body text."""
-    value = _attribute(setting, "val")
+    value = attribute(setting, "val")
     return int(value) + 1 if value.isdecimal() and int(value) < 9 else None
 
 

@@ -1,9 +1,10 @@
-"""PDF by PDFium: a section for each page."""
+"""PDF by PDFium: a section for each page, and for each bookmark in it."""
 
 import contextlib
 import re
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +13,16 @@ import pypdfium2.raw
 
 from sherlock.rag.domain.errors import InvalidFile
 from sherlock.rag.domain.models import Section
+from sherlock.rag.parsers.running_lines import RunningLines
 
 # PDFium keeps global state: no two of its functions may run at once, whatever documents they work on.
 _PDFIUM: Final = threading.Lock()
+
+_MOST_PAGES: Final = 10_000
+_MOST_BOOKMARKS: Final = 20_000
+_SAMPLE_PAGES: Final = 24
+"""Pages that tell which lines repeat, spread over the document."""
+_TITLE_WORDS: Final = re.compile(r"^[\d.\s]+|\s+")
 
 # PDFium's sign for a hyphen at a line's end whose word it has joined to the rest in the next line.
 _JOINED: Final = re.compile("[\x02\ufffe](?=([a-zà-öø-ÿ])?)")
@@ -26,21 +34,74 @@ def is_pdf(head: bytes) -> bool:
 
 
 def parse(path: Path) -> Iterator[Section]:
-    """Text in the page's own order, with the values of form fields. Raises `InvalidFile`."""
+    """Text in the page's own order, with the values of form fields, under the bookmarks.
+
+    Headers and footers that pages repeat are kept where they come first. Raises `InvalidFile`.
+    """
     blank = True
     document = _open(path)
     try:
         with _PDFIUM:
             pages = len(document)
+        if pages > _MOST_PAGES:
+            raise InvalidFile(f"The PDF has {pages} pages; at most {_MOST_PAGES} are read.")
+        sample = sorted({at * pages // _SAMPLE_PAGES for at in range(_SAMPLE_PAGES)}) if pages else []
+        running = RunningLines((at + 1, _page_text(document, at)) for at in sample)
+        bookmarks = _bookmarks(document)
+        headings: list[tuple[int, str]] = []
         for at in range(pages):
-            page = _page_text(document, at)
+            page = running.dropped(_page_text(document, at), at + 1)
             blank = blank and not page.strip()
-            yield Section(page + "\n\n", page=at + 1)
+            for words in _under_bookmarks(page + "\n\n", bookmarks.get(at, []), headings):
+                yield Section(words, at + 1, " > ".join(title for _, title in headings) or None)
     finally:
         with _PDFIUM:
             document.close()
     if blank:
-        raise InvalidFile("The PDF contains no text: its pages are scanned images or empty.")
+        raise InvalidFile(
+            f"The PDF contains no text: its pages ({pages}) are scanned images or empty, and OCR is off."
+        )
+
+
+def _bookmarks(document: Any) -> dict[int, list[tuple[int, str]]]:
+    """Page, counted from 0 -> levels and titles of its bookmarks; those after a broken one are lost."""
+    found: dict[int, list[tuple[int, str]]] = {}
+    with _PDFIUM, contextlib.suppress(pypdfium2.PdfiumError, ValueError, AttributeError):
+        for bookmark in islice(document.get_toc(), _MOST_BOOKMARKS):
+            title = " ".join(bookmark.get_title().split())
+            target = bookmark.get_dest()
+            page = target.get_index() if target else None
+            if title and page is not None:
+                found.setdefault(page, []).append((bookmark.level, title))
+    return found
+
+
+def _under_bookmarks(
+    page: str, bookmarks: list[tuple[int, str]], headings: list[tuple[int, str]]
+) -> Iterator[str]:
+    """The page in pieces, each begun by the line that a bookmark names; `headings` are those in force then.
+
+    A bookmark whose line is not found holds from where the last one began.
+    """
+    begun = 0
+    for level, title in bookmarks:
+        at = _line_of(title, page, begun)
+        if at is not None and at > begun:
+            yield page[begun:at]
+            begun = at
+        headings[:] = [kept for kept in headings if kept[0] < level] + [(level, title)]
+    yield page[begun:]
+
+
+def _line_of(title: str, page: str, start: int) -> int | None:
+    """Where the line begins that says what the title says, blanks and numbers before it apart."""
+    wanted = _TITLE_WORDS.sub("", title).casefold()
+    at = start
+    for line in page[start:].splitlines(keepends=True):
+        if wanted and _TITLE_WORDS.sub("", line).casefold().startswith(wanted):
+            return at
+        at += len(line)
+    return None
 
 
 def _open(path: Path) -> Any:

@@ -35,7 +35,7 @@ def parse_csv(path: Path) -> Iterator[Section]:
             for record in _records(lines, delimiter)
             if any(field.strip() for field in record)
         )
-        yield from text.gather(_record_lines(records, delimiter))
+        yield from text.gather(_record_lines(records, delimiter), records=True)
 
 
 def parse_json(path: Path) -> Iterator[Section]:
@@ -52,6 +52,11 @@ def parse_jsonl(path: Path) -> Iterator[Section]:
     """As JSON, a paragraph for each line of the file; a broken line stands as it is."""
     with text.open_text(path) as file:
         yield from text.gather(chain.from_iterable(_jsonl_pieces(text.lines(file, _LARGEST_JSON_BYTES))))
+
+
+def load_json(path: Path) -> Any:
+    """The file's value in plain types. Raises `ValueError` or `RecursionError` where it cannot be read."""
+    return json.loads(_source(path))
 
 
 # ── CSV ─────────────────────────────────────────────────────────────────────
@@ -121,10 +126,14 @@ class _Object(list[tuple[str, Any]]):
 
 
 def _load(path: Path) -> Any:
+    return _loads(_source(path))
+
+
+def _source(path: Path) -> str:
     if path.stat().st_size > _LARGEST_JSON_BYTES:
         raise ValueError("more than can be read whole")
     with text.open_text(path) as file:
-        return _loads(file.read())
+        return file.read()
 
 
 def _loads(source: str) -> Any:

@@ -16,10 +16,10 @@ from sherlock.rag.domain.models import Section
 
 # What people keep in text files; any other file that holds text is read too.
 _NAMES: Final = """
-    txt text log asc adoc asciidoc org tex bib srt vtt eml po py pyi pyx js mjs cjs jsx ts mts cts tsx vue
+    txt text log asc adoc asciidoc org tex bib srt vtt po py pyi pyx js mjs cjs jsx ts mts cts tsx vue
     svelte go rs c h cc cpp cxx hh hpp cs java kt kts scala groovy clj cljs swift m mm rb php pl pm lua r jl
     dart ex exs erl hrl hs ml mli fs fsx vb pas f f90 asm s zig nim sol sh bash zsh fish ps1 bat cmd awk sed
-    sql graphql proto thrift css scss sass less xml xsd xsl svg yaml yml toml ini cfg conf env properties tf
+    sql graphql proto thrift css scss sass less xsd xsl svg yaml yml toml ini cfg conf env properties tf
     hcl nix cmake mk gradle dockerfile makefile diff patch
 """
 EXTENSIONS: Final = frozenset(f".{name}" for name in _NAMES.split())
@@ -53,7 +53,12 @@ def parse(path: Path) -> Iterator[Section]:
 def parse_markdown(path: Path) -> Iterator[Section]:
     """A section for each heading, as it is written; `#` in code and front matter are no headings."""
     with open_text(path) as file:
-        yield from _under_headings(lines(file), _markdown_level())
+        yield from markdown_sections(lines(file))
+
+
+def markdown_sections(source: Iterable[str]) -> Iterator[Section]:
+    """As `parse_markdown`, of lines that are decoded already."""
+    return _under_headings(source, _markdown_level())
 
 
 def parse_rst(path: Path) -> Iterator[Section]:
@@ -64,7 +69,7 @@ def parse_rst(path: Path) -> Iterator[Section]:
 
 def is_text(sample: bytes) -> bool:
     """Whether the first bytes of a file look like text; the sample may end within a character."""
-    return _by_mark(sample) is not None or not _is_binary(sample)
+    return by_mark(sample) is not None or not _is_binary(sample)
 
 
 def open_text(path: Path, declared: str | None = None) -> TextIO:
@@ -75,22 +80,31 @@ def open_text(path: Path, declared: str | None = None) -> TextIO:
     return path.open(encoding=_encoding(path, declared), errors="replace")
 
 
+def decode(content: bytes) -> str:
+    """Text that lies within another file, decoded as `open_text` does; what is not text is blank."""
+    try:
+        encoding = _encoding_of(io.BytesIO(content), None)
+    except InvalidFile:
+        return ""
+    return content.decode(encoding, "replace")
+
+
 def lines(file: TextIO, longest: int = BLOCK_CHARS) -> Iterator[str]:
     """The lines of a file; one of more than `longest` characters comes in pieces."""
     while line := file.readline(longest):
         yield line
 
 
-def gather(pieces: Iterable[str], heading: str | None = None) -> Iterator[Section]:
+def gather(pieces: Iterable[str], heading: str | None = None, *, records: bool = False) -> Iterator[Section]:
     """Small pieces joined to sections of about `BLOCK_CHARS`."""
     block, size = io.StringIO(), 0
     for piece in pieces:
         size += block.write(piece)
         if size >= BLOCK_CHARS:
-            yield Section(block.getvalue(), heading=heading)
+            yield Section(block.getvalue(), heading=heading, records=records)
             block, size = io.StringIO(), 0
     if size:
-        yield Section(block.getvalue(), heading=heading)
+        yield Section(block.getvalue(), heading=heading, records=records)
 
 
 # ── encodings ───────────────────────────────────────────────────────────────
@@ -98,21 +112,25 @@ def gather(pieces: Iterable[str], heading: str | None = None) -> Iterator[Sectio
 
 def _encoding(path: Path, declared: str | None = None) -> str:
     with path.open("rb") as file:
-        sample = file.read(_SAMPLE_BYTES)
-        if marked := _by_mark(sample):
-            return marked
-        if _is_binary(sample):
-            raise InvalidFile("The file does not contain readable text.")
-        if b"\x1b$B" in sample or b"\x1b$@" in sample:
-            return "iso2022_jp"
-        file.seek(0)
-        if _is_utf8(file):
-            return "utf-8"
-        file.seek(0)
-        return _declared_or_likely(_telling_lines(file), declared)
+        return _encoding_of(file, declared)
 
 
-def _by_mark(sample: bytes) -> str | None:
+def _encoding_of(file: io.BufferedIOBase, declared: str | None) -> str:
+    sample = file.read(_SAMPLE_BYTES)
+    if marked := by_mark(sample):
+        return marked
+    if _is_binary(sample):
+        raise InvalidFile("The file does not contain readable text.")
+    if b"\x1b$B" in sample or b"\x1b$@" in sample:
+        return "iso2022_jp"
+    file.seek(0)
+    if _is_utf8(file):
+        return "utf-8"
+    file.seek(0)
+    return _declared_or_likely(_telling_lines(file), declared)
+
+
+def by_mark(sample: bytes) -> str | None:
     """Unicode encodings by their byte order mark, those of two and four bytes also by where zeros stand."""
     for bom, encoding in _BOMS:
         if sample.startswith(bom):

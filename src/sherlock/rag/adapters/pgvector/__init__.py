@@ -21,6 +21,8 @@ from sherlock.rag.domain.errors import DatabaseUnavailable, InvalidFile, LeaseLo
 from sherlock.rag.domain.models import Candidate, EmbeddedChunk, IndexQuery, Lease, Published, WorkspaceId
 
 _BYTES_PER_FLOAT = 2  # halfvec
+CHUNKS_AT_ONCE = 2_000
+"""Published in one statement; a large file takes many, for 250,000 took longer than any statement may."""
 
 # ── statements ──────────────────────────────────────────────────────────────
 
@@ -99,7 +101,7 @@ _MEASURE = text("""
     where c.workspace_id = :workspace and c.vector_store_id = :store and c.file_id = :file and c.id > :last
 """)
 
-# Staged chunks become the file's chunks, with a row for every window and one for the terms.
+# Staged chunks, a part of them, become the file's chunks, with a row for every window and one for the terms.
 _PUBLISH = text("""
     with published as (
         insert into knowledge_chunks (workspace_id, vector_store_id, file_id, store_no, file_no, chunk_index,
@@ -107,7 +109,7 @@ _PUBLISH = text("""
         select :workspace, :store, :file, :store_no, :file_no, chunk_index,
                content, char_start, char_end, page, heading
         from ingest_chunks
-        where job_id = :job
+        where job_id = :job and chunk_index >= :first and chunk_index < :end
         order by chunk_index
         returning id, chunk_index
     ), windows as (
@@ -202,7 +204,10 @@ class PgvectorIndex:
             # Nothing staged where something should be: this job has published, and only its answer was lost.
             if staged or not chunk_count:
                 last = (await connection.execute(_LAST_CHUNK, target.file)).scalar_one()
-                await connection.execute(_PUBLISH, target.file | target.job | target.numbers)
+                whole = target.file | target.job | target.numbers
+                for first in range(0, chunk_count, CHUNKS_AT_ONCE):
+                    part = {"first": first, "end": first + CHUNKS_AT_ONCE}
+                    await connection.execute(_PUBLISH, whole | part)
             published = await _measure(connection, target, last)
             if published.chunk_count != chunk_count:
                 raise DatabaseUnavailable(

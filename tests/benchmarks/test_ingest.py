@@ -1,0 +1,225 @@
+"""How fast files are ingested, and how much memory that takes.
+
+Run with `pytest -m benchmark -s tests/benchmarks/test_ingest.py`. `MB` scales the largest text: 500 are
+staged after a quarter of an hour, and published after hours.
+"""
+
+import asyncio
+import os
+import random
+import re
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.benchmarks.test_responsiveness import book
+from tests.integration.processes import deployment
+
+from sherlock.local_models import DEFAULT_ENCODER, encoder_dimension, find_encoder
+from sherlock.rag.adapters.embedder import SentenceTransformersEmbedder
+from sherlock.rag.adapters.local_files import LocalFileStore
+from sherlock.rag.adapters.pgvector import PgvectorIndex
+from sherlock.rag.adapters.postgres import Database
+from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
+from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
+from sherlock.rag.adapters.reading_process import ProcessReader
+from sherlock.rag.application.files import Files
+from sherlock.rag.application.ingest import Ingestor
+from sherlock.rag.application.vector_stores import VectorStores
+from sherlock.rag.domain.models import ChunkingStrategy, StoredFile, WorkspaceId
+from sherlock.worker import Worker
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.torch, pytest.mark.timeout(7200)]
+
+REPO = Path(__file__).parents[2]
+MB = int(os.environ.get("MB", "20"))
+CHUNKING = ChunkingStrategy(512, 50)
+
+
+def prose(size: int, seed: int = 1) -> Iterator[str]:
+    """Paragraphs of English words, some `size` characters, no two alike."""
+    dice = random.Random(seed)
+    words = re.findall(r"[A-Za-z]{2,12}", (REPO / "README.md").read_text())
+    while size > 0:
+        paragraph = f"Item {dice.randrange(10**9)}: " + " ".join(dice.choices(words, k=90)) + ".\n\n"
+        size -= len(paragraph)
+        yield paragraph
+
+
+# ── memory, in real processes ───────────────────────────────────────────────
+
+
+class Memory:
+    """The most that a worker and its reading process held, in bytes."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker = psutil.Process(worker)
+        self.start = self._worker.memory_info().rss
+        self.worker = self.reader = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.2):
+            try:
+                self.worker = max(self.worker, self._worker.memory_info().rss)
+                children = self._worker.children()
+                held = [
+                    child.memory_info().rss for child in children if "sherlock.rag.reading" in child.cmdline()
+                ]
+            except psutil.NoSuchProcess:
+                continue
+            self.reader = max([self.reader, *held])
+
+    @contextmanager
+    def watched(self) -> Iterator["Memory"]:
+        self._thread.start()
+        yield self
+        self._done.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize(
+    ("encoder", "name", "make"),
+    [
+        pytest.param("hash", "text.txt", lambda: "".join(prose(MB << 20)).encode(), id="text-hash"),
+        pytest.param("", "text.txt", lambda: "".join(prose(3 << 20)).encode(), id="text"),
+        pytest.param("hash", "book.pdf", lambda: book(3_000, seed=1), id="pdf-hash"),
+    ],
+)
+def test_memory(folder: Path, encoder: str, name: str, make: Callable[[], bytes]) -> None:
+    content = make()
+    chosen = {"encoder_model": encoder} if encoder else {}
+    running = deployment(
+        folder, ready_path="/health", max_file_bytes=str(1 << 30), reranker_model="none", **chosen
+    )
+    with running.running("serve", "worker") as [_, worker]:
+        client = running.client()
+        store = client.vector_stores.create()
+        warm = client.files.create(file=("warm.txt", b"warm"), purpose="assistants")
+        client.vector_stores.files.create_and_poll(warm.id, vector_store_id=store.id)
+        stored = client.files.create(file=(name, content), purpose="assistants", timeout=600)
+        with Memory(worker.popen.pid).watched() as memory:
+            began = time.monotonic()
+            member = client.vector_stores.files.create_and_poll(
+                stored.id, vector_store_id=store.id, poll_interval_ms=500
+            )
+            seconds = time.monotonic() - began
+    print(
+        f"\n{name}, {len(content) / 1e6:.1f} MB, {encoder or 'real encoder'}: {member.status} in "
+        f"{seconds:.0f} s; worker {memory.start >> 20} MiB before, {memory.worker >> 20} at most; "
+        f"reader {memory.reader >> 20}"
+    )
+    assert member.status == "completed"
+    assert memory.reader < 1 << 30
+    assert memory.worker - memory.start < 1 << 30
+
+
+# ── speed, with the real encoder ────────────────────────────────────────────
+
+
+@pytest.fixture
+async def embedder(tmp_path: Path) -> AsyncIterator[SentenceTransformersEmbedder]:
+    found = find_encoder(DEFAULT_ENCODER, tmp_path)
+    assert found is not None
+    made = SentenceTransformersEmbedder(
+        found.name, lambda: found.folder, dimension=encoder_dimension(found.folder)
+    )
+    await made.embed_query("load")
+    yield made
+    await made.close()
+
+
+class Bench:
+    """A worker's parts over the real database."""
+
+    def __init__(
+        self, database: Database, workspace: WorkspaceId, embedder: SentenceTransformersEmbedder, folder: Path
+    ) -> None:
+        self.workspace, self.embedder, self.folder = workspace, embedder, folder
+        self.catalog = PostgresCatalog(database)
+        self.index = PgvectorIndex(database)
+        self.queue = PostgresIngestQueue(database)
+        self.store = LocalFileStore(folder / "files")
+        self.files = Files(self.catalog, self.store, 1 << 30)
+        self.stores = VectorStores(self.catalog, self.index, embedder, CHUNKING)
+        self.reader = ProcessReader(memory_bytes=1 << 30, timeout_s=900)
+        self.ingestor = Ingestor(self.store, self.index, embedder, self.reader)
+
+    async def upload(self, name: str, content: bytes) -> StoredFile:
+        async def once() -> AsyncIterator[bytes]:
+            yield content
+
+        file = StoredFile(
+            f"file-{secrets.token_hex(8)}", self.workspace, name, "assistants", len(content), "0" * 64, 1
+        )
+        await self.store.put(file.blob_key, once())
+        await self.catalog.add_file(file)
+        return file
+
+    async def close(self) -> None:
+        await self.reader.close()
+        await self.queue.close()
+        await self.store.close()
+
+
+@pytest.fixture
+async def bench(
+    database: Database, workspace: WorkspaceId, embedder: SentenceTransformersEmbedder, tmp_path: Path
+) -> AsyncIterator[Bench]:
+    made = Bench(database, workspace, embedder, tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_the_encoder_is_kept_busy(bench: Bench, tmp_path: Path) -> None:
+    """Ingesting a long file takes little more than encoding its chunks."""
+    path = tmp_path / "text"
+    path.write_text("".join(prose(400_000)))
+    file = await bench.upload("text.txt", path.read_bytes())
+    batches = [batch async for batch in bench.reader.chunks(path, "text.txt", CHUNKING)]
+
+    async def encode() -> float:
+        began = time.perf_counter()
+        for batch in batches:
+            await bench.embedder.embed_documents([made.text for made in batch])
+        return time.perf_counter() - began
+
+    before = await encode()
+    await bench.stores.create(bench.workspace, file_ids=[file.id])
+    job = await bench.queue.claim("bench", 600)
+    assert job is not None
+    began = time.perf_counter()
+    published = await bench.ingestor.run(job)
+    ingesting = time.perf_counter() - began
+    encoding = (before + await encode()) / 2  # before and after: other processes come and go
+    share = encoding / ingesting
+    print(
+        f"\n{published.chunk_count} chunks, {published.window_count} windows: encoded in {encoding:.1f} s, "
+        f"ingested in {ingesting:.1f} s: {share:.0%} of the speed of encoding alone"
+    )
+    assert share > 0.85
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 8])
+async def test_many_small_files(bench: Bench, slots: int) -> None:
+    count = 200
+    notes = prose(1 << 20, seed=slots)
+    files = [await bench.upload("note.txt", next(notes)[:100].encode()) for _ in range(count)]
+    store = await bench.stores.create(bench.workspace, file_ids=[file.id for file in files])
+    worker = Worker(bench.queue, bench.ingestor, slots=slots, lease_s=60)
+    stop = asyncio.Event()
+    began = time.perf_counter()
+    working = asyncio.create_task(worker.run(stop))
+    while (await bench.stores.get(bench.workspace, store.id)).file_counts.in_progress:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    seconds = time.perf_counter() - began
+    stop.set()
+    await working
+    print(f"\n{count} files of 100 characters, {slots} slots: {count / seconds:.0f} files/s")
+    assert (await bench.stores.get(bench.workspace, store.id)).file_counts.completed == count

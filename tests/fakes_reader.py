@@ -1,0 +1,27 @@
+"""`DocumentReader` in a thread of this process: no bound holds a file that means harm."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from sherlock.rag import parsers
+from sherlock.rag.domain.errors import InvalidFile
+from sherlock.rag.domain.models import Chunk, ChunkingStrategy
+from sherlock.rag.reading import Parse, read
+from sherlock.rag.threads import run_in_thread
+from sherlock.rag.tokens import Cl100kCounter
+
+
+class InThreadReader:
+    def __init__(self, parse: Parse = parsers.parse) -> None:
+        self.parse = parse
+        self._counter = Cl100kCounter()
+
+    async def chunks(
+        self, path: Path, filename: str, chunking: ChunkingStrategy
+    ) -> AsyncGenerator[list[Chunk], None]:
+        batches = read(path, filename, chunking, self._counter, self.parse)
+        try:
+            while batch := await run_in_thread(None, next, batches, []):
+                yield batch
+        except MemoryError:
+            raise InvalidFile("Reading the file takes more memory than there is.") from None
