@@ -48,7 +48,7 @@ help:
 	@echo "make test     install the development tools too and run all tests"
 	@echo "make check    lint, formatting, types and the import rule"
 	@echo "make bench    the benchmarks"
-	@echo "make clients  install what the tests drive Sherlock with: other versions and languages of the official client"
+	@echo "make clients  install what the tests drive Sherlock with: other clients, and frameworks"
 	@echo "make lock     refresh the locks (UPGRADE=1: to the newest versions that fit together)"
 	@echo "make clean    remove what was installed and built; the data folder stays"
 

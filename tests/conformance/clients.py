@@ -37,6 +37,9 @@ CLIENTS = (
     Client("python-1.99.9", (str(ROOT / ".venv-clients/bin/python"), *PYTHON_CHECKLIST)),
     Client("node", (node(), "tests/clients/checklist.mjs")),
 )
+FRAMEWORKS = Client(
+    "frameworks", (str(ROOT / ".venv-frameworks/bin/python"), "-m", "tests.clients.frameworks")
+)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 from pydantic import SecretStr
 from starlette.types import ASGIApp
-from tests.conformance.clients import CLIENTS, Client, Run, run
+from tests.conformance.clients import CLIENTS, FRAMEWORKS, Client, Run, run
 from tests.conformance.upstream import Upstream
 from tests.conftest import new_database
 from tests.serving import served, settings_for, sherlock
@@ -57,14 +57,17 @@ def complaints() -> list[str]:
     return []
 
 
+RunClient = Callable[[Client], Awaitable[Run]]
+
+
 @pytest.fixture(scope="session")
-async def runs(
+def run_client(
     embedded: EmbeddedPostgres,
     upstream_url: str,
     complaints: list[str],
     tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Run]:
-    """By the client's name. They run side by side, each against a Sherlock of its own: lists show all."""
+) -> RunClient:
+    """Runs a client against a Sherlock of its own: lists show all."""
 
     async def ran(client: Client) -> Run:
         async with new_database(embedded) as database_url:
@@ -75,9 +78,19 @@ async def runs(
                 llm_base_url=upstream_url,
                 max_file_bytes=1_000_000,
             )
-            with sherlock(settings, fake_chat_model=False) as running:
+            with listening(complaints), sherlock(settings, fake_chat_model=False) as running:
                 return await run(client, running.port)
 
-    with listening(complaints):
-        done = await asyncio.gather(*(ran(client) for client in CLIENTS))
+    return ran
+
+
+@pytest.fixture(scope="session")
+async def runs(run_client: RunClient) -> dict[str, Run]:
+    """By the client's name. They run side by side."""
+    done = await asyncio.gather(*(run_client(client) for client in CLIENTS))
     return dict(zip((client.name for client in CLIENTS), done, strict=True))
+
+
+@pytest.fixture(scope="session")
+async def framework_run(run_client: RunClient) -> Run:
+    return await run_client(FRAMEWORKS)

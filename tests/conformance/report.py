@@ -25,15 +25,21 @@ def found(run: Run, row: Row) -> list[str]:
     """What is wrong with the row: by the client's own judgement, then by the schema's."""
     if row.key not in run.failures:
         return ["the client does not run this row"]
-    wrong = [failure] if (failure := run.failures[row.key]) else []
-    exchanges = run.of_row(row.key)
-    if not any((e.method, find_path(e.path)) == (row.method, row.path) for e in exchanges):
-        wrong.append("the call that the row is about was not made")
-    return wrong + [fault for exchange in exchanges for fault in faults(exchange)]
+    made = [(exchange.method, find_path(exchange.path)) for exchange in run.of_row(row.key)]
+    missing = [] if (row.method, row.path) in made else ["the call that the row is about was not made"]
+    return missing + wrong_with(run, row.key)
 
 
-def page(runs: dict[str, Run]) -> str:
-    """Markdown: a table of the rows for each resource, then what is done otherwise on purpose."""
+def wrong_with(run: Run, key: str) -> list[str]:
+    """Of any row that ran."""
+    failure = run.failures[key]
+    return ([failure] if failure else []) + [
+        fault for exchange in run.of_row(key) for fault in faults(exchange)
+    ]
+
+
+def page(runs: dict[str, Run], frameworks: Run) -> str:
+    """Markdown: a table of the rows for each resource, one of the frameworks, what differs on purpose."""
     versions = [runs[client.name].version for client in CLIENTS]
     parts = [INTRODUCTION]
     for title, rows in groupby(ROWS, lambda row: resource(row.path)):
@@ -43,7 +49,11 @@ def page(runs: dict[str, Run]) -> str:
             marks = ("✗" if found(runs[client.name], row) else "✓" for client in CLIENTS)
             parts.append(f"| `{row.method} {row.path}` | {row.what} | {' | '.join(marks)} |\n")
         parts.append("\n")
-    parts.append("## Where Sherlock differs from the schema on purpose\n\n")
+    parts.append(f"## Frameworks\n\n{frameworks.version}.\n\n| framework | what holds | |\n|---|---|---|\n")
+    for key in frameworks.failures:
+        framework, _, what = key.partition(": ")
+        parts.append(f"| `{framework}` | {what} | {'✗' if wrong_with(frameworks, key) else '✓'} |\n")
+    parts.append("\n## Where Sherlock differs from the schema on purpose\n\n")
     parts += [f"- {entry.why}\n" for entry in ACCEPTED]
     return "".join(parts)
 
