@@ -5,7 +5,6 @@ A `Bench` holds the index with the catalog and queue it lives beside. The last p
 
 import asyncio
 import contextlib
-import hashlib
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -195,10 +194,9 @@ async def test_staged_chunks_are_kept_but_not_found(bench: Bench) -> None:
     store, file = await bench.add_store(), await bench.add_file()
     job = await bench.attach(store, file)
     assert await bench.index.staged(job.lease) == {}
-    await bench.index.stage(job.lease, (await embedded(MANUAL))[:2])
-    assert await bench.index.staged(job.lease) == {
-        number: hashlib.sha256(MANUAL[number].encode()).digest() for number in (0, 1)
-    }
+    kept = (await embedded(MANUAL))[:2]
+    await bench.index.stage(job.lease, kept)
+    assert await bench.index.staged(job.lease) == {one.chunk.index: one.chunk.digest for one in kept}
     assert await bench.search("pump", store) == []
     assert await bench.index.chunks(bench.workspace, store, file) == []
 
@@ -207,9 +205,10 @@ async def test_staging_an_index_again_replaces_it(bench: Bench) -> None:
     store, file = await bench.add_store(), await bench.add_file()
     job = await bench.attach(store, file)
     await bench.index.stage(job.lease, await embedded(MANUAL))
-    await bench.index.stage(job.lease, await embedded(["Something else."]))
+    [other] = await embedded(["Something else."])
+    await bench.index.stage(job.lease, [other])
     staged = await bench.index.staged(job.lease)
-    assert staged[0] == hashlib.sha256(b"Something else.").digest()
+    assert staged[0] == other.chunk.digest
     assert sorted(staged) == [0, 1, 2]
 
 

@@ -26,7 +26,7 @@ def body_of(packed: bytes) -> bytes:
     return body
 
 
-@given(st.builds(Batch, st.lists(chunks)) | st.sampled_from([Ready(), End(), OutOfMemory()]))
+@given(st.builds(Batch, st.lists(chunks, min_size=1)) | st.sampled_from([Ready(), End(), OutOfMemory()]))
 def test_answers_come_out_as_they_went_in(answer: messages.Answer) -> None:
     assert messages.unpack_answer(body_of(messages.pack_answer(answer))) == answer
 

@@ -109,7 +109,7 @@ async def test_parts_become_a_file_in_the_order_asked(bench: Bench) -> None:
     assert upload.expires_at == upload.created_at + 3600
     world = await bench.add(upload, b" wo", b"rld")
     hello = await bench.add(upload, b"hello")
-    unused = await bench.add(upload, b"never asked for")
+    unused = await bench.add(upload, b"never asked")
     completed = await bench.uploads.complete(
         HERE, upload.id, [hello.id, world.id], md5(b"hello world").upper()
     )

@@ -6,7 +6,9 @@ what its foreign keys name. The trigger that counts a store's files makes a lock
 the store already a stronger one.
 """
 
+import asyncio
 import json
+import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,7 +56,8 @@ from sherlock.rag.domain.models import (
 )
 
 _DAY_S = 86_400
-_ATTACH_TRIES = 3
+_ATTACH_TRIES = 20
+_LONGEST_PAUSE_S = 0.05
 
 _COSTS = {
     "job_bytes": 65_536,  # what it takes to begin and end a job, in bytes of a file
@@ -642,7 +645,9 @@ async def attaching(database: Database, step: Callable[[AsyncConnection], Awaita
             async with database.transaction() as connection:
                 return await step(connection)
         except (IntegrityError, _Raced):
-            pass  # store or file went while we attached; the next try finds out which
+            # Store or file went, or somebody attached it meanwhile; the next try finds out which. Of those
+            # who met one got through, so there are fewer each time; chance keeps them from meeting again
+            await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE_S))  # noqa: S311
     raise DatabaseUnavailable("The same files are being attached and detached right now.")
 
 

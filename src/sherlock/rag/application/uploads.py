@@ -78,6 +78,9 @@ class Uploads:
 
         Raises `NotFound`, `UploadNotPending`, `FileTooLarge` while reading, and whatever `data` raises.
         """
+        upload = await self.records.get(workspace_id, upload_id)
+        # A larger part could never be used, but would fill the store until the upload ends.
+        most = min(MAX_PART_BYTES, upload.bytes)
         part_id = f"part_{secrets.token_hex(12)}"
         size = 0
 
@@ -85,8 +88,8 @@ class Uploads:
             nonlocal size
             async for piece in data:
                 size += len(piece)
-                if size > MAX_PART_BYTES:
-                    raise FileTooLarge(MAX_PART_BYTES, param="data")
+                if size > most:
+                    raise FileTooLarge(most, param="data")
                 yield piece
 
         await self.records.reserve(workspace_id, upload_id, part_id)

@@ -204,10 +204,14 @@ class FileBatch:
 
     @property
     def status(self) -> Status:
-        """`failed` files do not fail the batch; it ends `completed`."""
-        if self.cancelled:
+        """`failed` files do not fail the batch; it ends `completed`.
+
+        One whose files were all cancelled by another batch that has them, too, is as good as cancelled.
+        """
+        counts = self.file_counts
+        if self.cancelled or counts.cancelled == counts.total > 0:
             return "cancelled"
-        return "in_progress" if self.file_counts.in_progress else "completed"
+        return "in_progress" if counts.in_progress else "completed"
 
 
 # ── uploads in parts ────────────────────────────────────────────────────────

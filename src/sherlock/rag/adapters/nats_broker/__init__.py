@@ -64,14 +64,16 @@ class NatsBroker:
 
     async def close(self) -> None:
         """Send what waits to be sent, and close."""
+        if self._running is None:
+            return
         await self.stop_receiving()
         if self._up.is_set():
             with contextlib.suppress(MessagingUnavailable):
                 await self.flush()
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait({self._running})
-            await self._client.close()  # which one that never connected does not know how to do
+        self._up.clear()  # so that the end is not taken for a loss
+        self._running.cancel()
+        await asyncio.wait({self._running})
+        await self._hang_up()
 
     async def connected(self) -> None:
         await self._up.wait()
@@ -114,10 +116,14 @@ class NatsBroker:
                     await self._subscribe(*receiver)
                 await self._on_connected()
                 await self._closed.wait()
-            except (nats.errors.Error, OSError, TimeoutError) as error:
+            except Exception as error:  # whatever it was, no message comes through until we connect again
                 await self._on_error(error)
-            await self._client.close()
+            await self._hang_up()
             await asyncio.sleep(RECONNECT_S)
+
+    async def _hang_up(self) -> None:
+        with contextlib.suppress(nats.errors.Error, OSError):  # of a connection that is broken
+            await self._client.close()
 
     async def _on_connected(self) -> None:
         self._failed = self._denied = False
@@ -171,8 +177,9 @@ class NatsBroker:
 
     async def stop_receiving(self) -> None:
         for subscription in self._subscriptions:
-            with contextlib.suppress(nats.errors.Error):
-                await subscription.unsubscribe()
+            # What the server sent us before it heard of it is still received.
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                await asyncio.wait_for(subscription.drain(), FLUSH_TIMEOUT_S)  # type: ignore[no-untyped-call]
         self._receivers.clear()
         self._subscriptions.clear()
         for stream in self._streams:

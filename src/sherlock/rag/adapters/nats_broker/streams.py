@@ -38,6 +38,7 @@ PULL_S = 2.0
 AGAIN_S = 2.0
 LONGEST_AGAIN_S = 60.0
 """First and longest pause before a message that could not be settled is delivered again."""
+FLUSH_TIMEOUT_S = 2
 FAULTS_ALLOWED = 5
 """Deliveries that may fail by a fault of ours before the message is parked; outages are not counted."""
 
@@ -91,7 +92,7 @@ class WorkStream:
             client = await self._connected()
             try:
                 await self._take(client)
-            except (nats.errors.Error, OSError, TimeoutError) as error:
+            except Exception as error:  # whatever it was, requests must not wait for ever
                 # A lost connection is told of by the connection itself.
                 if client.is_connected:
                     self._has_problem(error)
@@ -126,8 +127,11 @@ class WorkStream:
                 task.add_done_callback(self._settling.discard)
                 task.add_done_callback(lambda _: free.release())
         finally:
-            with contextlib.suppress(nats.errors.Error):
+            # The server has to hear of it before anybody relies on our being gone: what it sends us still
+            # waits for ACK_WAIT_S.
+            with contextlib.suppress(nats.errors.Error, OSError):
                 await pulled.unsubscribe()
+                await client.flush(FLUSH_TIMEOUT_S)
 
     async def _make(self, stream: JetStreamContext) -> None:
         """Streams and consumer, where they are missing: those that somebody set up otherwise stay so."""
