@@ -189,11 +189,13 @@ def test_parts_that_cannot_be_taken(client: openai.OpenAI, http: httpx.Client) -
     assert refused(unknown, path)[0] == 404
 
 
-def test_a_part_beyond_its_bound_is_refused_while_it_comes(client: openai.OpenAI, http: httpx.Client) -> None:
-    upload = create(client)
+def test_a_part_larger_than_the_upload_is_refused_while_it_comes(
+    client: openai.OpenAI, http: httpx.Client
+) -> None:
+    upload = create(client, 4 * 65_536)
     url = f"/v1/uploads/{upload.id}/parts"
     head = b'--b\r\nContent-Disposition: form-data; name="data"; filename="a"\r\n\r\n'
-    block = b"x" * (1 << 20)
+    block = b"x" * 65_536
 
     def body(blocks: int) -> Iterator[bytes]:
         yield head
@@ -201,8 +203,8 @@ def test_a_part_beyond_its_bound_is_refused_while_it_comes(client: openai.OpenAI
         yield b"\r\n--b--\r\n"
 
     headers = {"content-type": "multipart/form-data; boundary=b"}
-    assert http.post(url, content=body(64), headers=headers).status_code == 200
-    answer = http.post(url, content=body(65), headers=headers)
+    assert http.post(url, content=body(4), headers=headers).status_code == 200
+    answer = http.post(url, content=body(5), headers=headers)
     assert refused(answer, "/uploads/{upload_id}/parts") == (400, "data", "file_too_large")
 
 

@@ -119,7 +119,7 @@ async def test_parts_become_a_file_in_the_order_asked(bench: Bench) -> None:
     assert await bench.content(completed.file) == b"hello world"
     assert {*bench.store.blobs} == {completed.file.blob_key}, "the parts are gone"
     assert bench.state.upload_objects == {}
-    assert unused.bytes == 15
+    assert unused.bytes == 11
 
 
 @given(
