@@ -65,8 +65,8 @@ def test_names_are_shown_as_they_are(folder: Path, tmp_path: Path) -> None:
     """Brackets mean style and layout to the terminal library."""
     fast = deployment(folder, encoder_model="hash", reranker_model="none")
     names = ["notes[old].md", "[bold].md"]
-    for name in names:
-        (tmp_path / name).write_text("It opens at nine.")
+    for name, hour in zip(names, ("nine", "ten"), strict=True):
+        (tmp_path / name).write_text(f"It opens at {hour}.")
     empty = tmp_path / "a[" / "b].txt"
     empty.parent.mkdir()
     empty.touch()

@@ -334,7 +334,7 @@ def endless_pdf() -> bytes:
     [
         ("bomb.docx", zip_bomb, "unpacks to more than can be read"),
         ("entities.docx", entity_bomb, "damaged"),
-        ("endless.pdf", endless_pdf, None),
+        ("endless.pdf", endless_pdf, "pages; at most"),
         ("deep.json", lambda: b"[" * 200_000 + b"]" * 200_000, None),
         ("deep-objects.json", lambda: b'{"a":' * 50_000 + b"1" + b"}" * 50_000, None),
         ("deep.html", lambda: b"<div>" * 500_000 + b"words", "nested too deeply"),

@@ -28,7 +28,9 @@ row('POST', BATCHES, 'file_ids with shared attributes, polled to the end', async
   const { completed, in_progress } = done.file_counts;
   assert.deepEqual([done.status, completed, in_progress], ['completed', 3, 0]);
   const { data } = await vectorStores.search(store, { query: 'newts' });
-  assert.deepEqual(data.map((hit) => hit.file_id).toSorted(), file_ids.toSorted());
+  // The same text is found once, wherever it stands.
+  assert.equal(data.length, 1);
+  assert.ok(file_ids.includes(data[0].file_id));
   for (const hit of data) assert.deepEqual(hit.attributes, { kind: 'note' });
 });
 

@@ -1,6 +1,6 @@
 """How fast files are ingested, and how much memory that takes.
 
-Run with `pytest -m benchmark -s tests/benchmarks/test_ingest.py`. `MB` scales the largest text: 500 are
+Run with `pytest -m benchmark -s tests/benchmarks/test_ingest_speed.py`. `MB` scales the largest text: 500 are
 staged after a quarter of an hour, and published after hours.
 """
 
