@@ -346,7 +346,7 @@ def test_the_tool_is_echoed_in_full(http: httpx.Client, store_id: str) -> None:
             {
                 "type": "allowed_tools",
                 "allowed_tools": {
-                    "mode": "auto",
+                    "mode": "required",
                     "tools": [{"type": "function", "function": {"name": "weigh"}}],
                 },
             },
