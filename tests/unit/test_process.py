@@ -29,7 +29,7 @@ async def test_a_caller_that_is_cancelled_while_it_cleans_up_leaves_nothing_runn
     may_end.set()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() <= before  # other tests' may end meanwhile
 
 
 async def test_all_are_cancelled_before_any_is_waited_for() -> None:
