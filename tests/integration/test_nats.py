@@ -333,26 +333,6 @@ async def until_empty(client: Client) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_deleted_while_it_waits(running: Served, client: Client) -> None:
-    """A result is owed, too, for a file that has gone before anybody could ingest it."""
-    store = new_store(running)
-    results = await hear(client, f"{RAG}.ingest.result")
-    slow = new_file(running, TURBINE * 20_000)
-    file = new_file(running)
-    for name, wanted in (("slow", slow), ("gone", file)):
-        asked = {"file_id": wanted, "vector_store_id": store, "request_id": name}
-        await client.publish(INGEST, json.dumps(asked).encode())
-    with running.http() as http:
-        await until(lambda: http.get(f"/v1/vector_stores/{store}").json()["file_counts"]["total"] == 2)
-        http.delete(f"/v1/files/{file}")
-        http.delete(f"/v1/files/{slow}")
-    [result] = await results.wait(request_id="gone")
-    assert (result["status"], result["error"]) == ("failed", "file deleted during ingestion")
-
-
-# ── restarts ────────────────────────────────────────────────────────────────
-
-
 async def test_several_sherlocks_share_the_work(
     running: Served, configure: Configure, client: Client
 ) -> None:

@@ -78,7 +78,10 @@ async def test_requests_from_while_no_sherlock_ran(settings: Settings, client: C
 async def test_a_result_is_owed_whoever_dies(
     folder: Path, database_of_ours: str, server: NatsServer, client: Client
 ) -> None:
-    """Taken by one process that is killed, ingested while none serves, answered by the next."""
+    """Taken by one process that is killed, ingested while none serves, answered by the next.
+
+    A file that is deleted before a worker came is answered for, too.
+    """
     results = await hear(client, f"{RAG}.ingest.result")
     mine = await hear(client, "my.inbox", f"{RAG}.ingest.result")
     running = deployment(
@@ -93,26 +96,37 @@ async def test_a_result_is_owed_whoever_dies(
 
     def statuses() -> list[str]:
         listed = httpx.get(f"{running.url}/v1/vector_stores/{store}/files", trust_env=False).json()
-        return [file["status"] for file in listed["data"]]
+        return [attached["status"] for attached in listed["data"]]
+
+    async def request(file: str, request_id: str) -> None:
+        asked = {"file_id": file, "vector_store_id": store, "request_id": request_id}
+        headers = {"Sherlock-Reply-To": "my.inbox"}
+        await client.request(INGEST, json.dumps(asked).encode(), timeout=WAIT_S, headers=headers)
 
     with running.running("serve") as [serving]:
         api = running.client()
-        file = api.files.create(file=("turbine.txt", TURBINE.encode()), purpose="assistants").id
         store = api.vector_stores.create().id
-        asked = {"file_id": file, "vector_store_id": store, "request_id": "owed"}
-        headers = {"Sherlock-Reply-To": "my.inbox"}
-        await client.request(INGEST, json.dumps(asked).encode(), timeout=WAIT_S, headers=headers)
+        file, gone = (
+            api.files.create(file=("turbine.txt", TURBINE.encode()), purpose="assistants").id
+            for _ in range(2)
+        )
+        await request(gone, "gone")
+        await until(lambda: statuses() == ["in_progress"])
+        api.files.delete(gone)
+        [result] = await results.wait(request_id="gone")
+        assert (result["status"], result["error"]) == ("failed", "file deleted during ingestion")
+        await request(file, "owed")
         await until(lambda: statuses() == ["in_progress"])
         serving.kill()
     progress = await hear(client, f"{RAG}.ingest.progress.{file}")
     with running.running("worker"):
         await progress.wait(stage="completed")
-    assert results.messages == []
+    assert results.of(request_id="owed") == []
     with running.running("serve"):
         [result] = await results.wait(request_id="owed")
         assert (result["status"], result["chunk_count"]) == ("completed", 1)
         await mine.wait(request_id="owed")
-    assert (len(results.messages), len(mine.messages)) == (1, 1)
+    assert (len(results.messages), len(mine.messages)) == (2, 2), "each result once"
     assert PASSWORD not in "".join(process.text() for process in running.started)
 
 
