@@ -26,13 +26,14 @@ class InMemoryUploadRecords:
     async def get(self, workspace_id: WorkspaceId, upload_id: str) -> Upload:
         return self._upload(workspace_id, upload_id)
 
-    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, object_id: str) -> None:
-        self._pending(workspace_id, upload_id)
+    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, object_id: str) -> int:
+        upload = self._pending(workspace_id, upload_id)
         if len(self._objects(workspace_id, upload_id)) >= self.max_objects:
             raise InvalidRequest("The upload has too many parts.")
         self.state.upload_objects[workspace_id, object_id] = MemoryObject(
             workspace_id, upload_id, object_id, reserved_at=time.time()
         )
+        return upload.bytes
 
     async def add_part(
         self, workspace_id: WorkspaceId, upload_id: str, part_id: str, size: int

@@ -28,8 +28,8 @@ from sherlock.rag.domain.models import (
     ToolCallDelta,
     Usage,
 )
-from sherlock.schemas import MetadataInput, OpenModel, refuse_infinite
-from sherlock.search_schemas import RetrievalObject, retrieval_object
+from sherlock.schemas import MetadataInput, OpenModel, refuse_infinite, refuse_stream_options
+from sherlock.search_schemas import CitedPassage, RetrievalObject, cited_passage, retrieval_object
 from sherlock.tool_schemas import FileSearchTool, Name, function_options, may_search
 
 # ── request ─────────────────────────────────────────────────────────────────
@@ -164,11 +164,8 @@ class ChatCompletionRequest(OpenModel):
                 raise InvalidRequest(
                     f"Unsupported parameter: '{name}' ({reason}).", param=name, code="unsupported_parameter"
                 )
-        if self.stream_options is not None and not self.stream:
-            raise InvalidRequest(
-                "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
-                param="stream_options",
-            )
+        if not self.stream:
+            refuse_stream_options(self.stream_options)
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
         if not self.tools and self.tool_choice not in (None, "none", "auto"):
@@ -192,6 +189,11 @@ class ChatCompletionRequest(OpenModel):
         return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
 
     @property
+    def _search(self) -> FileSearchTool | None:
+        """The search that is done, if any."""
+        return next(iter(self.file_search_tools), None) if may_search(self.tool_choice) else None
+
+    @property
     def choices(self) -> int:
         return self.n or 1
 
@@ -201,7 +203,7 @@ class ChatCompletionRequest(OpenModel):
 
     def to_domain(self, default_limit: int, default_alpha: float) -> ChatRequest:
         """Raises `InvalidRequest` for numbers that only a longer notation could hold."""
-        search = next(iter(self.file_search_tools), None) if may_search(self.tool_choice) else None
+        search = self._search
         messages = tuple(message.model_dump(exclude_unset=True) for message in self.messages)
         options = self._options()
         refuse_infinite({"messages": messages} | options)
@@ -221,28 +223,17 @@ class ChatCompletionRequest(OpenModel):
         functions = [tool.model_dump(exclude_unset=True) for tool in self.function_tools]
         if not functions:
             options.pop("parallel_tool_calls", None)
-        searched = bool(self.file_search_tools) and may_search(self.tool_choice)
-        return options | function_options(functions, self.tool_choice, searched=searched)
+        return options | function_options(functions, self.tool_choice, searched=self._search is not None)
 
 
 # ── objects ─────────────────────────────────────────────────────────────────
 
 
-class UrlCitation(TypedDict):
+class UrlCitation(CitedPassage):
     """OpenAI's four members, and what Sherlock knows besides."""
 
     url: str
     title: str
-    start_index: int
-    end_index: int
-    file_id: str
-    filename: str
-    vector_store_id: str
-    chunk_index: int
-    quote: str
-    quote_start: int
-    page: int | None
-    score: float
 
 
 class Annotation(TypedDict):
@@ -318,16 +309,7 @@ def annotation(citation: Citation, base_url: str) -> Annotation:
         "url_citation": {
             "url": f"{base_url}/v1/files/{citation.file_id}/content",
             "title": citation.filename,
-            "start_index": citation.start,
-            "end_index": citation.end,
-            "file_id": citation.file_id,
-            "filename": citation.filename,
-            "vector_store_id": citation.vector_store_id,
-            "chunk_index": citation.chunk_index,
-            "quote": citation.quote,
-            "quote_start": citation.quote_start,
-            "page": citation.page,
-            "score": citation.score,
+            **cited_passage(citation),
         },
     }
 

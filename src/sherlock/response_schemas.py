@@ -10,7 +10,7 @@ from sherlock.rag.domain.errors import InvalidRequest
 from sherlock.rag.domain.models import ResponseItem, ResponseTurn
 from sherlock.response_item_schemas import InputItem, ItemReference, MessageItem
 from sherlock.response_object_schemas import LOGPROBS
-from sherlock.schemas import MetadataInput, OpenModel, Text, refuse_infinite
+from sherlock.schemas import MetadataInput, OpenModel, Text, refuse_infinite, refuse_stream_options
 from sherlock.tool_schemas import FileSearchTool, Name, allowed_tools, function_options, may_search
 
 MAX_ITEMS = 2048
@@ -205,11 +205,8 @@ class CreateResponseRequest(OpenModel):
                 raise InvalidRequest(
                     f"Unsupported parameter: '{name}' ({reason}).", param=name, code="unsupported_parameter"
                 )
-        if self.stream_options is not None and not self.stream:
-            raise InvalidRequest(
-                "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
-                param="stream_options",
-            )
+        if not self.stream:
+            refuse_stream_options(self.stream_options)
         if self.previous_response_id is not None and self.conversation is not None:
             raise InvalidRequest(
                 "'previous_response_id' and 'conversation' cannot be used together.",
@@ -264,7 +261,7 @@ class CreateResponseRequest(OpenModel):
         """Raises `InvalidRequest` for numbers that only a longer notation could hold."""
         refuse_infinite(self.model_dump(exclude_unset=True, exclude={"input"}))
         choice = self._choice()
-        search = self.file_search_tool if may_search(choice) else None
+        search = self._search(choice)
         return ResponseTurn(
             model=model,
             input=self._items(),
@@ -274,6 +271,10 @@ class CreateResponseRequest(OpenModel):
             file_search=search.to_domain(default_limit, default_alpha) if search else None,
             options=self._options(choice),
         )
+
+    def _search(self, choice: Any) -> FileSearchTool | None:
+        """The search that is done, if any."""
+        return self.file_search_tool if may_search(choice) else None
 
     def _items(self) -> tuple[ResponseItem, ...]:
         if isinstance(self.input, str):
@@ -300,7 +301,7 @@ class CreateResponseRequest(OpenModel):
         if functions:
             options["parallel_tool_calls"] = self.parallel_tool_calls
         given = {name: value for name, value in options.items() if value is not None}
-        searched = self.file_search_tool is not None and may_search(choice)
+        searched = self._search(choice) is not None
         return given | function_options(functions, nested_choice(choice), searched=searched)
 
     def echo(self, model: str, default_limit: int, default_alpha: float, *, stores: bool) -> dict[str, Any]:

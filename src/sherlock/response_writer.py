@@ -28,7 +28,7 @@ from sherlock.rag.domain.models import (
 )
 from sherlock.response_item_schemas import new_id
 from sherlock.response_object_schemas import LOGPROBS, ResponseStreamEvent, ResponseUsage, item_object
-from sherlock.search_schemas import retrieval_object
+from sherlock.search_schemas import cited_passage, retrieval_object
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 MARKS = "[【"
@@ -337,16 +337,7 @@ def annotation(citation: Citation, text: str) -> dict[str, Any]:
     return {
         "type": "file_citation",
         "index": citation.start if marked else citation.end,
-        "file_id": citation.file_id,
-        "filename": citation.filename,
-        "start_index": citation.start,
-        "end_index": citation.end,
-        "vector_store_id": citation.vector_store_id,
-        "chunk_index": citation.chunk_index,
-        "quote": citation.quote,
-        "quote_start": citation.quote_start,
-        "page": citation.page,
-        "score": citation.score,
+        **cited_passage(citation),
     }
 
 

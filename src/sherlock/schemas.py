@@ -91,6 +91,15 @@ class OpenModel(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
 
+def refuse_stream_options(given: object) -> None:
+    """Where nothing is streamed. Raises `InvalidRequest`."""
+    if given is not None:
+        raise InvalidRequest(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+            param="stream_options",
+        )
+
+
 def refuse_infinite(members: Mapping[str, Any]) -> None:
     """Raises `InvalidRequest` for numbers that only a longer notation could hold."""
     for name, value in members.items():

@@ -19,6 +19,7 @@ from sherlock.rag.domain import models
 from sherlock.rag.domain.models import (
     MAX_FILTER_DEPTH,
     Attributes,
+    Citation,
     Comparison,
     Compound,
     Filter,
@@ -263,3 +264,36 @@ def stages_header(retrieval: Retrieval) -> str:
             entry += f';degraded="{reasons[name]}"'
         entries.append(entry)
     return "".join(c if " " <= c <= "~" else "?" for c in ", ".join(entries))
+
+
+# ── citations ───────────────────────────────────────────────────────────────
+
+
+class CitedPassage(TypedDict):
+    """What Sherlock knows of a citation; `start_index` to `end_index` is the text that rests on `quote`."""
+
+    start_index: int
+    end_index: int
+    file_id: str
+    filename: str
+    vector_store_id: str
+    chunk_index: int
+    quote: str
+    quote_start: int
+    page: int | None
+    score: float
+
+
+def cited_passage(citation: Citation) -> CitedPassage:
+    return {
+        "start_index": citation.start,
+        "end_index": citation.end,
+        "file_id": citation.file_id,
+        "filename": citation.filename,
+        "vector_store_id": citation.vector_store_id,
+        "chunk_index": citation.chunk_index,
+        "quote": citation.quote,
+        "quote_start": citation.quote_start,
+        "page": citation.page,
+        "score": citation.score,
+    }

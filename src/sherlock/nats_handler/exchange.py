@@ -47,20 +47,23 @@ class Asked:
     when_failed: Mapping[str, Any] = field(default_factory=dict)
 
     def failure(self, error: SherlockError) -> dict[str, Any]:
-        return self._failed(http_errors.error_body(error))
+        return self._shown(http_errors.error_body(error))
 
     def fault(self, error: Exception) -> dict[str, Any]:
         """For an error nobody expected, which is logged: its text may hold anything."""
         http_errors.log_unexpected(error)
-        return self._failed(http_errors.internal_error_body())
+        return self._shown(http_errors.internal_error_body())
 
-    def _failed(self, body: http_errors.ErrorResponse) -> dict[str, Any]:
+    def _shown(self, body: http_errors.ErrorResponse) -> dict[str, Any]:
         told = body["error"]
+        return self.failed(told["message"], told["code"], told["param"])
+
+    def failed(self, message: str, code: str | None, param: str | None = None) -> dict[str, Any]:
         failure: Failure = {
             "request_id": self.request_id,
-            "error": told["message"],
-            "error_code": told["code"],
-            "error_param": told["param"],
+            "error": message,
+            "error_code": code,
+            "error_param": param,
         }
         return {**self.when_failed, **self.ids, **failure}
 

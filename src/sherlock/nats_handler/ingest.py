@@ -122,7 +122,7 @@ class Ingests:
         if file.status == "in_progress":
             return False
         ids = {"file_id": request.file_id, "vector_store_id": request.vector_store_id}
-        who = Asked(request.request_id, ids, correlation(request.request_id))
+        who = Asked(request.request_id, ids, correlation(request.request_id), INGEST.when_failed)
         await self._send(request.message_id, request.reply_to, who, outcome(who, file))
         return True
 
@@ -132,18 +132,9 @@ class Ingests:
             await self._results.send([subject], who, result, {"Nats-Msg-Id": f"{message_id}:{subject}"})
 
 
-def ended(who: Asked, *, status: str, chunk_count: int) -> dict[str, Any]:
-    return {
-        "file_id": None,
-        "vector_store_id": None,
-        **who.success({"status": status, "chunk_count": chunk_count}),
-    }
-
-
 def outcome(who: Asked, file: VectorStoreFile) -> dict[str, Any]:
     if file.status == "completed":
-        return ended(who, status="completed", chunk_count=file.chunk_count)
-    told = file.last_error.message if file.last_error else "The ingest was cancelled."
-    code = file.last_error.code if file.last_error else None
-    failed = ended(who, status="failed", chunk_count=0)
-    return failed | {"error": told, "error_code": code, "error_param": None}
+        return who.success({"status": "completed", "chunk_count": file.chunk_count})
+    if file.last_error is None:
+        return who.failed("The ingest was cancelled.", None)
+    return who.failed(file.last_error.message, file.last_error.code)

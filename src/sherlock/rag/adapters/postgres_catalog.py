@@ -307,8 +307,9 @@ _LET_GO = text(f"""
 """)
 
 # Deleting a store locks it before its memberships, and so must whoever locks memberships.
-LOCK_STORE = text("""
-    select id from vector_stores where workspace_id = :workspace_id and id = :vector_store_id for key share
+LOCK_STORE = text(f"""
+    select {_EXPIRED} as expired from vector_stores
+    where workspace_id = :workspace_id and id = :vector_store_id for key share
 """)
 
 # Cancels those of the files that are being ingested; their jobs end, and what they had staged goes.
@@ -646,7 +647,7 @@ async def attaching(database: Database, step: Callable[[AsyncConnection], Awaita
                 return await step(connection)
         except (IntegrityError, _Raced):
             # Store or file went, or somebody attached it meanwhile; the next try finds out which. Of those
-            # who met one got through, so there are fewer each time; chance keeps them from meeting again
+            # who met one got through, so there are fewer each time; chance keeps them from meeting again.
             await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE_S))  # noqa: S311
     raise DatabaseUnavailable("The same files are being attached and detached right now.")
 
@@ -663,9 +664,7 @@ async def attach(
 
     Counts as activity of the store. Raises `NotFound`, `VectorStoreExpired` and `Conflict` as the port says.
     """
-    # Before any membership: deleting the store goes this way, too.
-    await connection.execute(LOCK_STORE, {"workspace_id": workspace_id, "vector_store_id": vector_store_id})
-    await _check_active(connection, workspace_id, vector_store_id)
+    await _lock_active(connection, workspace_id, vector_store_id)
     await _attach(connection, workspace_id, vector_store_id, attachments, param)
     # Last, and without waiting: a store is not locked after a membership.
     await connection.execute(_TOUCH_STORES, {"workspace_id": workspace_id, "ids": [vector_store_id]})
@@ -724,8 +723,6 @@ async def _say_what_is_missing(
     connection: AsyncConnection, store: Parameters, file_ids: Sequence[str], param: str
 ) -> NoReturn:
     """These files were neither attached anew nor before: say why."""
-    if (await connection.execute(LOCK_STORE, store)).one_or_none() is None:
-        raise NotFound("VectorStore", store["vector_store_id"])
     known = set((await connection.scalars(_KNOWN_FILES, {**store, "file_ids": file_ids})).all())
     for file_id in file_ids:
         if file_id not in known:
@@ -756,10 +753,13 @@ async def cancel(
     await connection.execute(_CANCEL_JOBS, ended)
 
 
-async def _check_active(connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str) -> None:
-    """Raises `NotFound`, `VectorStoreExpired`."""
-    found = await connection.execute(_GET_STORES, {"workspace_id": workspace_id, "ids": [vector_store_id]})
-    if (row := found.one_or_none()) is None:
+async def _lock_active(connection: AsyncConnection, workspace_id: WorkspaceId, vector_store_id: str) -> None:
+    """Before any membership: deleting the store goes this way, too.
+
+    Raises `NotFound`, `VectorStoreExpired`.
+    """
+    store = {"workspace_id": workspace_id, "vector_store_id": vector_store_id}
+    if (row := (await connection.execute(LOCK_STORE, store)).one_or_none()) is None:
         raise NotFound("VectorStore", vector_store_id)
     if row.expired:
         raise VectorStoreExpired(vector_store_id)

@@ -38,12 +38,16 @@ _GET = text(_UPLOAD)
 _LOCK = text(f"{_UPLOAD} for no key update")
 
 _RESERVE = text("""
-    insert into upload_objects (workspace_id, upload_id, id)
-    select workspace_id, id, :object_id from uploads
-    where workspace_id = :workspace_id and id = :upload_id and status = 'pending' and expires_at > now()
-      and :max_objects > (
-        select count(*) from upload_objects where workspace_id = :workspace_id and upload_id = :upload_id)
-    returning id
+    with upload as (
+        select workspace_id, id, bytes from uploads
+        where workspace_id = :workspace_id and id = :upload_id and status = 'pending' and expires_at > now()
+          and :max_objects > (
+            select count(*) from upload_objects where workspace_id = :workspace_id and upload_id = :upload_id)
+    ), reserved as (
+        insert into upload_objects (workspace_id, upload_id, id)
+        select workspace_id, id, :object_id from upload
+    )
+    select bytes from upload
 """)
 
 _ADD_PART = text("""
@@ -127,7 +131,7 @@ class PostgresUploadRecords:
         async with self._database.transaction() as connection:
             return await _get(connection, workspace_id, upload_id)
 
-    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, object_id: str) -> None:
+    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, object_id: str) -> int:
         check_id("Upload", upload_id)
         parameters = {
             "workspace_id": workspace_id,
@@ -136,9 +140,11 @@ class PostgresUploadRecords:
             "max_objects": self._max_objects,
         }
         async with self._database.transaction() as connection:
-            if await connection.scalar(_RESERVE, parameters) is None:
+            declared: int | None = await connection.scalar(_RESERVE, parameters)
+            if declared is None:
                 _require_pending(await _get(connection, workspace_id, upload_id))
                 raise InvalidRequest(f"The upload has more than {self._max_objects} parts.")
+            return declared
 
     async def add_part(
         self, workspace_id: WorkspaceId, upload_id: str, part_id: str, size: int

@@ -14,7 +14,7 @@ from sherlock.rag.domain.ports import Catalog, FileStore, ResponseStore
 log = logging.getLogger(__name__)
 
 BATCH = 100
-"""What one duty does in one round, each thing in a transaction of its own: no lock is held for long."""
+"""What one duty does in one round: no lock is held for long."""
 
 T = TypeVar("T")
 

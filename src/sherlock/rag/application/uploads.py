@@ -78,9 +78,6 @@ class Uploads:
 
         Raises `NotFound`, `UploadNotPending`, `FileTooLarge` while reading, and whatever `data` raises.
         """
-        upload = await self.records.get(workspace_id, upload_id)
-        # A larger part could never be used, but would fill the store until the upload ends.
-        most = min(MAX_PART_BYTES, upload.bytes)
         part_id = f"part_{secrets.token_hex(12)}"
         size = 0
 
@@ -92,7 +89,9 @@ class Uploads:
                     raise FileTooLarge(most, param="data")
                 yield piece
 
-        await self.records.reserve(workspace_id, upload_id, part_id)
+        declared = await self.records.reserve(workspace_id, upload_id, part_id)
+        # A larger part could never be used, but would fill the store until the upload ends.
+        most = min(MAX_PART_BYTES, declared)
         try:
             await self.store.put(blob_key(workspace_id, part_id), counted())
             return await self.records.add_part(workspace_id, upload_id, part_id, size)

@@ -263,8 +263,8 @@ class UploadRecords(Protocol):
     async def get(self, workspace_id: WorkspaceId, upload_id: str) -> Upload:
         """Raises `NotFound`."""
 
-    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, object_id: str) -> None:
-        """Note that the object's bytes are about to be stored.
+    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, object_id: str) -> int:
+        """Note that the object's bytes are about to be stored; returns how many the upload is to have in all.
 
         Raises `NotFound`, `UploadNotPending`, and `InvalidRequest` when the upload has too many objects.
         """

@@ -11,7 +11,7 @@ from sherlock.rag.domain.errors import InvalidFile
 from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import text
 from sherlock.rag.parsers.package import Package, attribute, name_of, opened
-from sherlock.rag.parsers.rows import Row, row_lines
+from sherlock.rag.parsers.rows import Row, count_in, row_lines
 
 _CONTENT: Final = "content.xml"
 _BLOCKS: Final = frozenset({"h", "p", "table", "page", "tracked-changes", "forms"})
@@ -61,7 +61,7 @@ def _sections(package: Package) -> Iterator[Section]:
                 words = _words(element)
                 if words.strip():
                     yield from under_heading()
-                    level = _number(attribute(element, "outline-level"), 1)
+                    level = count_in(attribute(element, "outline-level"), 1)
                     headings = [kept for kept in headings if kept[0] < level]
                     headings.append((level, " ".join(words.split())))
                     block.append(words + "\n\n")
@@ -145,7 +145,7 @@ def _row(element: Element) -> Row:
     for cell in element:
         if name_of(cell) in ("table-cell", "covered-table-cell"):
             shown = " ".join(" ".join(_paragraphs(cell)).split())
-            repeated = min(_number(attribute(cell, "number-columns-repeated"), 1), _LARGEST_COLUMN)
+            repeated = min(count_in(attribute(cell, "number-columns-repeated"), 1), _LARGEST_COLUMN)
             if shown:
                 row.update((column + at, shown) for at in range(min(repeated, _MOST_REPEATED)))
             column += repeated
@@ -165,7 +165,7 @@ def _words(element: Element) -> str:
         if name in _LEFT_OUT:
             continue
         if name == "s":
-            words.append(" " * min(_number(attribute(child, "c"), 1), _MOST_SPACES))
+            words.append(" " * min(count_in(attribute(child, "c"), 1), _MOST_SPACES))
         elif name in _BLANKS:
             words.append(_BLANKS[name])
         elif name in ("note", "annotation"):
@@ -186,7 +186,3 @@ def _run_together(words: str) -> str:
     if not joined:
         return " " if words else ""
     return (" " if words[0].isspace() else "") + joined + (" " if words[-1].isspace() else "")
-
-
-def _number(value: str, default: int) -> int:
-    return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else default

@@ -41,6 +41,11 @@ def row_lines(rows: Iterable[Row]) -> Iterator[str]:
             yield "; ".join(f"{name.rstrip(':')}: {value}" if name else value for name, value in pairs) + "\n"
 
 
+def count_in(value: str, default: int) -> int:
+    """A column, a number of repetitions: what is no such number, or far too large, is `default`."""
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else default
+
+
 def _is_header(row: Row) -> bool:
     values = [*row.values()]
     return (

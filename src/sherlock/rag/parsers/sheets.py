@@ -14,7 +14,7 @@ from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import text
 from sherlock.rag.parsers.number_format import BUILT_IN, as_shown
 from sherlock.rag.parsers.package import FOREIGN, Package, attribute, name_of, opened, relation_id
-from sherlock.rag.parsers.rows import Row, row_lines
+from sherlock.rag.parsers.rows import Row, count_in, row_lines
 
 _LARGEST_COLUMN: Final = 16_384
 _LARGEST_BINARY_BYTES: Final = 32 << 20  # calamine holds the sheet whole
@@ -83,7 +83,7 @@ class _Workbook:
             return
         last = 0
         for element in self._package.each(sheet, {"row"}):
-            number = _integer(attribute(element, "r"), last + 1)
+            number = count_in(attribute(element, "r"), last + 1)
             row: Row = {}
             column = -1
             for cell in element:
@@ -108,7 +108,7 @@ class _Workbook:
         value = next((child.text or "" for child in cell if name_of(child) == "v"), "")
         match attribute(cell, "t"):
             case "s":
-                at = _integer(value, -1)
+                at = count_in(value, -1)
                 return self._texts[at] if 0 <= at < len(self._texts) else ""
             case "inlineStr":
                 return _string(cell)
@@ -116,7 +116,7 @@ class _Workbook:
                 return {"1": "TRUE", "0": "FALSE"}.get(value, value)
             case "str" | "e" | "d":
                 return value
-        style = _integer(attribute(cell, "s"), 0)
+        style = count_in(attribute(cell, "s"), 0)
         code = self._formats[style] if style < len(self._formats) else ""
         return as_shown(value, code, from_1904=self._from_1904) if value else ""
 
@@ -127,7 +127,7 @@ class _Workbook:
         for part in self._package.parts("styles"):
             for element in self._package.each(part, {"numFmts", "cellXfs"}):
                 for entry in element:
-                    number = _integer(attribute(entry, "numFmtId"), 0)
+                    number = count_in(attribute(entry, "numFmtId"), 0)
                     if name_of(entry) == "numFmt":
                         codes[number] = attribute(entry, "formatCode")
                     else:
@@ -146,10 +146,6 @@ def _string(element: Element) -> str:
         elif name_of(child) not in ("rPh", "f"):
             waiting += reversed(child)
     return "".join(words)
-
-
-def _integer(value: str, default: int) -> int:
-    return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else default
 
 
 def _column(reference: str, default: int) -> int:
