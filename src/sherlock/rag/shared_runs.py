@@ -78,9 +78,8 @@ class SharedRuns(Generic[T]):
             if len(requests) == 1:
                 requests[0].results.set_exception(error)
                 return
-            for (
-                request
-            ) in requests:  # the text that cannot be encoded is one of them: the others are not to suffer
+            # The text that cannot be encoded is one of them: the others are not to suffer.
+            for request in requests:
                 self._serve([request])
         else:
             for request in requests:
