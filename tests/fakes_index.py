@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from sherlock.rag.domain.models import (
     Comparison,
     Compound,
     EmbeddedChunk,
+    Encoder,
     Filter,
     IndexQuery,
     Lease,
@@ -80,6 +81,17 @@ class InMemoryChunkIndex:
         except LeaseLost:
             return {}
         return {index: embedded.chunk.digest for index, embedded in staged.items()}
+
+    async def encoded(
+        self, workspace_id: WorkspaceId, encoder: Encoder, digests: Collection[bytes]
+    ) -> Mapping[bytes, Sequence[Vector]]:
+        wanted, found = set(digests), {}
+        for (owner, store_id, file_id), chunks in self._published.items():
+            if owner != workspace_id or (owner, store_id, file_id) not in self.state.memberships:
+                continue
+            if self.state.stores[owner, store_id].encoder == encoder:
+                found |= {one.chunk.digest: one.windows for one in chunks if one.chunk.digest in wanted}
+        return found
 
     async def stage(self, lease: Lease, chunks: Sequence[EmbeddedChunk]) -> None:
         for embedded in chunks:

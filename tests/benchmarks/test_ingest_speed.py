@@ -17,6 +17,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from sqlalchemy import text
 from tests.benchmarks.test_responsiveness import book
 from tests.integration.processes import deployment
 
@@ -28,17 +32,25 @@ from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
 from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
 from sherlock.rag.adapters.reading_process import ProcessReader
+from sherlock.rag.application import spans
 from sherlock.rag.application.files import Files
 from sherlock.rag.application.ingest import Ingestor
 from sherlock.rag.application.vector_stores import VectorStores
-from sherlock.rag.domain.models import ChunkingStrategy, StoredFile, WorkspaceId
+from sherlock.rag.domain.models import ChunkingStrategy, IngestJob, Published, StoredFile, WorkspaceId
 from sherlock.worker import Worker
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.torch, pytest.mark.timeout(7200)]
 
 REPO = Path(__file__).parents[2]
 MB = int(os.environ.get("MB", "20"))
+CHUNKS = int(os.environ.get("CHUNKS", "200"))
 CHUNKING = ChunkingStrategy(512, 50)
+
+INDEXED = text("""
+    select c.chunk_index, c.content, c.char_start, c.char_end, c.heading, w.part, CAST(w.embedding as text)
+    from knowledge_chunks c join chunk_windows w on w.chunk_id = c.id
+    where c.vector_store_id = :store and c.file_id = :file order by c.chunk_index, w.part
+""")
 
 
 def prose(size: int, seed: int = 1) -> Iterator[str]:
@@ -223,3 +235,47 @@ async def test_many_small_files(bench: Bench, slots: int) -> None:
     await working
     print(f"\n{count} files of 100 characters, {slots} slots: {count / seconds:.0f} files/s")
     assert (await bench.stores.get(bench.workspace, store.id)).file_counts.completed == count
+
+
+async def test_a_second_store_costs_no_encoding(bench: Bench, database: Database) -> None:
+    """The same file in another store: no text is encoded, chunks and vectors are the same."""
+    file = await bench.upload("text.txt", "".join(prose(CHUNKS * 2_200)).encode())
+
+    async def ingest() -> tuple[float, IngestJob, Published]:
+        await bench.stores.create(bench.workspace, file_ids=[file.id])
+        job = await bench.queue.claim("bench", 3600)
+        assert job is not None
+        with measured_stages() as stages:
+            began = time.perf_counter()
+            published = await bench.ingestor.run(job)
+            seconds = time.perf_counter() - began
+        await bench.queue.complete(job.lease, published)
+        parts = ", ".join(f"{name} {took:.2f}" for name, took in stages.items())
+        print(f"\n{published.chunk_count} chunks, {published.window_count} windows: {seconds:.2f} s ({parts})")
+        return seconds, job, published
+
+    first_s, first, published = await ingest()
+    again_s, again, published_again = await ingest()
+    await ingest()
+    assert published_again == published
+    assert await indexed(database, again) == await indexed(database, first)
+    assert again_s < first_s / 10
+
+
+@contextmanager
+def measured_stages() -> Iterator[dict[str, float]]:
+    """Seconds by stage, filled in at the end."""
+    exporter, provider, stages = InMemorySpanExporter(), TracerProvider(), dict[str, float]()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans, "_tracer", provider.get_tracer("bench"))
+        yield stages
+    for span in exporter.get_finished_spans():
+        took = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
+        stages[span.name] = stages.get(span.name, 0) + took
+
+
+async def indexed(database: Database, job: IngestJob) -> list[tuple[object, ...]]:
+    async with database.transaction() as connection:
+        rows = await connection.execute(INDEXED, {"store": job.vector_store_id, "file": job.file_id})
+        return [tuple(row) for row in rows]

@@ -80,7 +80,7 @@ class Ingestor:
                     new = [made for made in batch if staged.get(made.index) != made.digest]
                     if not new:
                         continue
-                    embedded = await self._embed(new)
+                    embedded = await self._embed(job, new)
                     if staging is not None:
                         await staging
                     staging = asyncio.create_task(self._stage(job, embedded))
@@ -108,11 +108,17 @@ class Ingestor:
                     return
                 yield batch
 
-    async def _embed(self, chunks: Sequence[Chunk]) -> list[EmbeddedChunk]:
+    async def _embed(self, job: IngestJob, chunks: Sequence[Chunk]) -> list[EmbeddedChunk]:
+        """Each text is encoded once: what the workspace has already is taken from its index."""
         with stage("ingest.embed", chunks=len(chunks)) as span:
-            windows = await self.embedder.embed_documents([made.text_in_context for made in chunks])
-            span.set_attribute("windows", sum(map(len, windows)))
-            return [EmbeddedChunk(made, parts) for made, parts in zip(chunks, windows, strict=True)]
+            texts = {made.digest: made.text_in_context for made in chunks}
+            windows = dict(await self.index.encoded(job.workspace_id, job.encoder, texts.keys()))
+            span.set_attribute("reused", len(windows))
+            if new := [digest for digest in texts if digest not in windows]:
+                encoded = await self.embedder.embed_documents([texts[digest] for digest in new])
+                windows |= zip(new, encoded, strict=True)
+            span.set_attribute("windows", sum(map(len, windows.values())))
+            return [EmbeddedChunk(made, windows[made.digest]) for made in chunks]
 
     async def _stage(self, job: IngestJob, chunks: Sequence[EmbeddedChunk]) -> None:
         with stage("ingest.stage", chunks=len(chunks)):

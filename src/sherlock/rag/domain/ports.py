@@ -421,6 +421,14 @@ class ChunkIndex(Protocol):
         Empty for a lease that is lost: `stage` and `publish` are the ones to say so.
         """
 
+    async def encoded(
+        self, workspace_id: WorkspaceId, encoder: Encoder, digests: Collection[bytes]
+    ) -> Mapping[bytes, Sequence[Vector]]:
+        """Windows that `encoder` made of texts with these digests (`Chunk.digest`), in whichever store.
+
+        Of published chunks of the workspace alone; digests of which it has none are left out.
+        """
+
     async def stage(self, lease: Lease, chunks: Sequence[EmbeddedChunk]) -> None:
         """Keep finished chunks beside the index, invisible to search; the same index again replaces.
 

@@ -4,7 +4,7 @@ Here is what writes and reads chunks; `search.py` finds them.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,11 +13,21 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sherlock.rag import terms
+from sherlock.rag.adapters.pgvector.reuse import DIGEST_BYTES, find_encoded
 from sherlock.rag.adapters.pgvector.search import find_candidates
 from sherlock.rag.adapters.pgvector.values import sparse
 from sherlock.rag.adapters.postgres import Database, driver, storable
 from sherlock.rag.domain.errors import DatabaseUnavailable, InvalidFile, LeaseLost
-from sherlock.rag.domain.models import Candidate, EmbeddedChunk, IndexQuery, Lease, Published, WorkspaceId
+from sherlock.rag.domain.models import (
+    Candidate,
+    EmbeddedChunk,
+    Encoder,
+    IndexQuery,
+    Lease,
+    Published,
+    Vector,
+    WorkspaceId,
+)
 
 _BYTES_PER_FLOAT = 2  # halfvec
 CHUNKS_AT_ONCE = 2_000
@@ -104,9 +114,9 @@ _MEASURE = text("""
 _PUBLISH = text("""
     with published as (
         insert into knowledge_chunks (workspace_id, vector_store_id, file_id, store_no, file_no, chunk_index,
-                                      content, char_start, char_end, page, heading)
+                                      content, char_start, char_end, page, heading, digest)
         select :workspace, :store, :file, :store_no, :file_no, chunk_index,
-               content, char_start, char_end, page, heading
+               content, char_start, char_end, page, heading, substr(digest, 1, :digest_bytes)
         from ingest_chunks
         where job_id = :job and chunk_index >= :first and chunk_index < :end
         order by chunk_index
@@ -177,6 +187,12 @@ class PgvectorIndex:
             rows = await connection.execute(_STAGED, {"job": lease.job_id, "attempt": lease.attempt})
             return {row.chunk_index: row.digest for row in rows}
 
+    async def encoded(
+        self, workspace_id: WorkspaceId, encoder: Encoder, digests: Collection[bytes]
+    ) -> Mapping[bytes, Sequence[Vector]]:
+        async with self._database.transaction() as connection:
+            return await find_encoded(connection, workspace_id, encoder, digests)
+
     async def stage(self, lease: Lease, chunks: Sequence[EmbeddedChunk]) -> None:
         latest = {embedded.chunk.index: embedded for embedded in chunks}
         async with self._database.transaction() as connection:
@@ -205,7 +221,7 @@ class PgvectorIndex:
                 last = (await connection.execute(_LAST_CHUNK, target.file)).scalar_one()
                 whole = target.file | target.job | target.numbers
                 for first in range(0, chunk_count, CHUNKS_AT_ONCE):
-                    part = {"first": first, "end": first + CHUNKS_AT_ONCE}
+                    part = {"first": first, "end": first + CHUNKS_AT_ONCE, "digest_bytes": DIGEST_BYTES}
                     await connection.execute(_PUBLISH, whole | part)
             published = await _measure(connection, target, last)
             if published.chunk_count != chunk_count:
