@@ -144,12 +144,10 @@ class InMemoryChunkIndex:
             for chunk in {chunk.id: chunk for chunk in found}.values()
         ]
 
-    async def chunks(
-        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
-    ) -> list[tuple[int, int, str]]:
+    async def chunks(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> list[Chunk]:
         key = (workspace_id, vector_store_id, file_id)
         stored = self._published.get(key, []) if key in self.state.memberships else []
-        return [(one.chunk.start, one.chunk.end, one.chunk.text) for one in stored]
+        return [one.chunk for one in stored]
 
     def _held(self, lease: Lease) -> MemoryJob:
         job = self.state.jobs.get(lease.job_id)
@@ -187,6 +185,8 @@ class InMemoryChunkIndex:
             heading=chunk.heading,
             cosine=cosine,
             keyword=keyword,
+            gap=chunk.gap,
+            page_breaks=chunk.page_breaks,
         )
 
 

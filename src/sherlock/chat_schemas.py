@@ -30,7 +30,7 @@ from sherlock.rag.domain.models import (
 )
 from sherlock.schemas import MetadataInput, OpenModel, refuse_infinite, refuse_stream_options
 from sherlock.search_schemas import CitedPassage, RetrievalObject, cited_passage, retrieval_object
-from sherlock.tool_schemas import FileSearchTool, Name, function_options, may_search
+from sherlock.tool_schemas import FileSearchTool, Name, allowed_tools, function_options, may_search
 
 # ── request ─────────────────────────────────────────────────────────────────
 
@@ -178,7 +178,26 @@ class ChatCompletionRequest(OpenModel):
             )
         if len(self.file_search_tools) > 1:
             raise InvalidRequest("Only one 'file_search' tool can be used at a time.", param="tools")
+        self._known_choice()
         return self
+
+    def _known_choice(self) -> None:
+        """Raises `InvalidRequest` for the choice of a tool that is not there."""
+        choice = self.tool_choice
+        if not isinstance(choice, dict):
+            return
+        names = {tool.function.name for tool in self.function_tools}
+        for tool in allowed_tools(choice) if choice.get("type") == "allowed_tools" else [choice]:
+            if tool.get("type") == "file_search":
+                known = bool(self.file_search_tools)
+            else:
+                function = tool.get("function")
+                named = function.get("name") if isinstance(function, dict) else tool.get("name")
+                known = isinstance(named, str) and named in names
+            if not known:
+                raise InvalidRequest(
+                    "Invalid 'tool_choice': the tool it names is not among 'tools'.", param="tool_choice"
+                )
 
     @property
     def file_search_tools(self) -> list[FileSearchTool]:

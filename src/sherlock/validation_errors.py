@@ -40,6 +40,9 @@ def fault(error: Mapping[str, Any], body: Any) -> Fault:
     param = parameter(error["loc"], body, missing=kind == "missing")
     if param is None:
         return NO_OBJECT
+    if kind == "missing" and is_null(error["loc"], body):
+        message = f"Invalid type for '{param}': expected a value, but got null instead."
+        return Fault(message, param, "invalid_type")
     return FAULTS.get(kind, invalid)(param, error)
 
 
@@ -157,9 +160,12 @@ def parameter(loc: Sequence[str | int], body: Any, *, missing: bool) -> str | No
         steps = steps[:-2]
     if source != "body":
         return str(steps[0]).removesuffix("[]") if steps else None
-    name, value = "", body
+    name, value, branch = "", body, None
     for position, step in enumerate(steps):
         last = position == len(steps) - 1
+        if not last and branch is not value and is_branch(step, value):
+            branch = value
+            continue
         if isinstance(step, int) and isinstance(value, list) and step < len(value):
             name, value = f"{name}[{step}]", value[step]
         elif isinstance(value, Mapping) and step in value:
@@ -167,6 +173,21 @@ def parameter(loc: Sequence[str | int], body: Any, *, missing: bool) -> str | No
         elif last and missing:
             name = f"{name}.{step}".removeprefix(".")
     return name or None
+
+
+def is_branch(step: str | int, value: Any) -> bool:
+    """Whether a step that could be a member is the branch of a union, which pydantic names by its `type`."""
+    return isinstance(value, Mapping) and step in value and step == value.get("type")
+
+
+def is_null(loc: Sequence[str | int], body: Any) -> bool:
+    """Whether what is said to be missing was given as `null`, which counts as not given."""
+    value = body
+    for step in loc[1:-1]:
+        item = isinstance(value, list) and isinstance(step, int)
+        if item or (isinstance(value, Mapping) and step in value and not is_branch(step, value)):
+            value = value[step]
+    return isinstance(value, Mapping) and value.get(loc[-1], ...) is None
 
 
 def described(value: Any) -> str:

@@ -156,7 +156,19 @@ async def embedded(texts: Sequence[str]) -> list[EmbeddedChunk]:
     windows = await EMBEDDER.embed_documents(list(texts))
     starts = [sum(map(len, texts[:number])) for number in range(len(texts))]
     return [
-        EmbeddedChunk(Chunk(number, text, start, start + len(text), page=number + 1, heading="Part"), vectors)
+        EmbeddedChunk(
+            Chunk(
+                number,
+                text,
+                start,
+                start + len(text),
+                page=number + 1,
+                heading="Part",
+                gap="\n" * number,
+                page_breaks=((start + 2, number + 2), (start + 5, None)),
+            ),
+            vectors,
+        )
         for number, (text, start, vectors) in enumerate(zip(texts, starts, windows, strict=True))
     ]
 
@@ -224,10 +236,7 @@ async def test_publishing_counts_what_it_leaves(bench: Bench) -> None:
     membership = await bench.catalog.get_membership(bench.workspace, store, file)
     assert (membership.status, membership.chunk_count) == ("completed", 2)
     assert membership.usage_bytes == published.usage_bytes
-    assert await bench.index.chunks(bench.workspace, store, file) == [
-        (0, 9, "Übergröße"),
-        (9, 20, "two windows"),
-    ]
+    assert await bench.index.chunks(bench.workspace, store, file) == [one.chunk for one in chunks]
 
 
 async def test_publishing_may_be_repeated(bench: Bench) -> None:
@@ -260,7 +269,7 @@ async def test_publishing_in_parts_leaves_the_same(
     job = await bench.attach(store, file)
     published = await bench.finish(job, await embedded(MANUAL))
     assert published.chunk_count == published.window_count == len(MANUAL)
-    assert [text for _, _, text in await bench.index.chunks(bench.workspace, store, file)] == MANUAL
+    assert [one.text for one in await bench.index.chunks(bench.workspace, store, file)] == MANUAL
     assert texts_of(await bench.search("pump", store)) == set(MANUAL)
 
 
@@ -269,7 +278,7 @@ async def test_chunks_beyond_the_count_are_dropped(bench: Bench) -> None:
     job = await bench.attach(store, file)
     await bench.index.stage(job.lease, await embedded(MANUAL))
     await bench.index.publish(job.lease, 1)
-    assert [text for _, _, text in await bench.index.chunks(bench.workspace, store, file)] == MANUAL[:1]
+    assert [one.text for one in await bench.index.chunks(bench.workspace, store, file)] == MANUAL[:1]
     assert await bench.index.staged(job.lease) == {}
 
 

@@ -4,12 +4,14 @@ import itertools
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sherlock.rag.chunker import chunk
+from sherlock.rag.document_text import document_text
 from sherlock.rag.domain.models import Chunk, ChunkingStrategy, Section
 from sherlock.rag.tokens import Cl100kCounter
 
@@ -63,12 +65,42 @@ def test_laws(sections: Sequence[Section], strategy: ChunkingStrategy):
         assert COUNTER.count(made.text) <= strategy.max_chunk_size_tokens
         section = section_at(sections, made.start)
         assert (made.page, made.heading) == (section.page, section.heading)
+        pages = [section_at(sections, at).page for at in range(made.start, made.end)]
+        assert [page_at(made, at) for at in range(made.start, made.end) if not document[at].isspace()] == [
+            page for page, character in zip(pages, made.text, strict=True) if not character.isspace()
+        ]
         covered |= {*range(made.start, made.end)}
     assert all(character.isspace() for at, character in enumerate(document) if at not in covered)
     for one, other in itertools.pairwise(chunks):
         assert one.start < other.start
         assert one.end < other.end
         assert COUNTER.count(document[other.start : one.end]) <= strategy.chunk_overlap_tokens
+
+
+def page_at(made: Chunk, offset: int) -> int | None:
+    return next((page for start, page in reversed(made.page_breaks) if start <= offset), made.page)
+
+
+@given(SECTIONS, STRATEGIES)
+@settings(max_examples=60, deadline=None)
+def test_chunks_rejoin_to_the_document(sections: Sequence[Section], strategy: ChunkingStrategy):
+    document = "".join(section.text for section in sections)
+    rejoined = document_text(chunk(sections, strategy, COUNTER))
+    assert rejoined == document[: len(rejoined)]
+    assert document[len(rejoined) :].strip() == ""
+
+
+def test_offsets_hold_also_behind_more_blanks_than_are_kept():
+    text = "One." + "\n \t" * 5_000 + "Two.\r\n\r\n" + "Three. " * 200
+    made = chunks_of(text)
+    assert all(document_text(made)[one.start : one.end] == one.text for one in made)
+
+
+def test_chunks_without_known_gaps_rejoin_with_line_ends():
+    """As they were stored before gaps were."""
+    made = [replace(one, gap="") for one in chunks_of("  One. \t\n\n" + "Two and more. " * 100)]
+    assert document_text(made).startswith("\n\nOne.")
+    assert all(document_text(made)[one.start : one.end] == one.text for one in made)
 
 
 RECORDS = st.lists(
@@ -121,7 +153,7 @@ def test_same_document_same_chunks():
 
 
 def test_a_short_text_is_one_chunk():
-    assert chunks_of("  One line.\n") == [Chunk(index=0, text="One line.", start=2, end=11)]
+    assert chunks_of("  One line.\n") == [Chunk(index=0, text="One line.", start=2, end=11, gap="  ")]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t\u00a0\u2003\x1f" * 900])

@@ -14,9 +14,11 @@ from sherlock.rag.reading.messages import Batch, End, Failure, Garbled, OutOfMem
 
 numbers = st.integers(0, 2**40)
 texts = st.text(st.characters(exclude_categories=["Cs"]))
+pages = st.none() | numbers
 chunks = st.builds(
-    Chunk, numbers, texts, numbers, numbers, page=st.none() | numbers, heading=st.none() | texts
-)
+    Chunk, numbers, texts, numbers, numbers, page=pages, heading=st.none() | texts,
+    gap=st.text(" \n\t"), page_breaks=st.lists(st.tuples(numbers, pages), max_size=3).map(tuple),
+)  # fmt: skip
 
 
 def body_of(packed: bytes) -> bytes:
@@ -64,7 +66,17 @@ def test_what_makes_no_sense_is_garbled(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [[], [0, "a", 0, 1, None], ["0", "a", 0, 1, None, None], [0, "a", 0, 1, "1", 2]]
+    "row",
+    [
+        [],
+        [0, "a", 0, 1, None],
+        [0, "a", 0, 1, None, None],
+        ["0", "a", 0, 1, None, None, "", []],
+        [0, "a", 0, 1, "1", 2, "", []],
+        [0, "a", 2, 3, None, None, "no blanks", []],
+        [0, "a", 0, 1, None, None, "", [1, 2]],
+        [0, "a", 0, 1, None, None, "", [["1", 2]]],
+    ],
 )
 def test_rows_that_are_no_chunks_are_garbled(row: list[object]) -> None:
     with pytest.raises(Garbled):

@@ -78,9 +78,21 @@ def test_what_a_function_showed() -> None:
 
 
 @pytest.mark.parametrize(
-    "items", [[call("1")], [output("1")], [output("1"), call("1")], [call("1"), output("2")]]
+    "items",
+    [
+        [call("1")],
+        [output("1")],
+        [output("1"), call("1")],
+        [call("1"), output("2")],
+        [call("1"), output("1"), output("1", "y")],
+    ],
 )
 def test_a_call_needs_an_output_and_an_output_a_call(items: list[Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"'[12]'") as refused:
         transcript(None, items)
     assert refused.value.param == "input"
+
+
+def test_a_call_id_may_be_used_again() -> None:
+    messages = transcript(None, [call("1"), output("1"), call("1"), output("1", "y")])
+    assert [message["content"] for message in messages] == [None, "x", None, "y"]

@@ -4,27 +4,22 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue
 from tests.fakes_index import InMemoryChunkIndex
 
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
-from sherlock.rag.application.vector_stores import VectorStores, rejoin
-from sherlock.rag.chunker import chunk
+from sherlock.rag.application.vector_stores import VectorStores
 from sherlock.rag.domain.errors import Conflict, NotFound
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
     FileCounts,
     PageRequest,
     Published,
-    Section,
     StoredFile,
     VectorStore,
     VectorStoreChanges,
     WorkspaceId,
 )
-from sherlock.rag.tokens import Cl100kCounter
 
 HERE, ELSEWHERE = WorkspaceId("here"), WorkspaceId("elsewhere")
 DEFAULT = ChunkingStrategy(512, 50)
@@ -186,16 +181,3 @@ async def test_waiting_for_a_file_that_leaves_the_store(
 async def test_a_file_has_no_text_before_it_is_completed(stores: VectorStores, file: StoredFile):
     store = await stores.create(HERE, file_ids=[file.id])
     assert await stores.file_text(HERE, store.id, file.id) == ""
-
-
-@given(
-    st.lists(st.sampled_from(["a word", "and.", "x" * 30, "漢字。", "\n", "\n\n"]), max_size=200),
-    st.integers(0, 32),
-)
-@settings(deadline=None)
-def test_text_is_rejoined_from_overlapping_chunks(words: list[str], overlap: int):
-    text = " ".join(words)
-    made = chunk([Section(text)], ChunkingStrategy(64, overlap), Cl100kCounter())
-    joined = rejoin([(one.start, one.end, one.text) for one in made])
-    assert joined.split() == text.split()
-    assert rejoin([(0, len(text), text)]) == text

@@ -7,11 +7,12 @@ length can be chunked while it is parsed.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import regex
 
-from sherlock.rag.domain.models import Chunk, ChunkingStrategy, Section
+from sherlock.rag.domain.models import Chunk, ChunkingStrategy, PageBreaks, Section
 from sherlock.rag.domain.ports import TokenCounter
 
 # How good a place to cut is; the higher, the better.
@@ -138,6 +139,15 @@ def _tokens(units: Sequence[_Unit]) -> int:
     return sum(unit.gap_tokens + unit.tokens for unit in units) - units[0].gap_tokens if units else 0
 
 
+def _page_breaks(units: Sequence[_Unit]) -> PageBreaks:
+    """Where the units go on to another page."""
+    return tuple(
+        (unit.start, unit.section.page)
+        for before, unit in pairwise(units)
+        if unit.section.page != before.section.page
+    )
+
+
 class _Packer:
     """Collects units and hands out a chunk whenever the next unit does not fit."""
 
@@ -150,6 +160,8 @@ class _Packer:
         """How many units at the front of the window stand in the last chunk too."""
         self._tokens = 0
         self._index = 0
+        self._end = 0
+        """Where the last chunk ended."""
 
     def add(self, unit: _Unit) -> Iterator[Chunk]:
         if len(unit.gap) > _LONGEST_GAP:
@@ -223,8 +235,11 @@ class _Packer:
             end=first.start + len(text),
             page=first.section.page,
             heading=first.section.heading,
+            gap=first.gap[:_LONGEST_GAP] if first.start > self._end else "",
+            page_breaks=_page_breaks(self._window[:size]),
         )
         self._index += 1
+        self._end = made.end
         coming = [*rest, waiting] if waiting else rest
         room = self._limit - sum(unit.gap_tokens + unit.tokens for unit in coming)
         shared = []

@@ -38,8 +38,12 @@ def transcript(instructions: str | None, items: Iterable[ResponseItem]) -> tuple
                 raise InvalidRequest(
                     f"No function call '{abridged(call_id)}' comes before its output.", param="input"
                 )
+            if call_id not in waiting:
+                raise InvalidRequest(
+                    f"The function call '{abridged(call_id)}' has more than one output.", param="input"
+                )
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content(item["output"])})
-            waiting.pop(call_id, None)
+            del waiting[call_id]
     for call_id in waiting:
         raise InvalidRequest(f"The function call '{abridged(call_id)}' has no output.", param="input")
     return tuple(messages)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sherlock.rag.application.queue_limit import QueueLimit
+from sherlock.rag.document_text import document_text
 from sherlock.rag.domain.errors import Conflict, NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import (
     Attributes,
@@ -184,19 +185,7 @@ class VectorStores:
     async def file_text(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> str:
         """The text that was read from the file, rejoined from its chunks. Raises `NotFound`.
 
-        Empty until the file is completed. Blanks that no chunk holds come back as line ends.
+        Empty until the file is completed. What stands in a chunk stands here at the chunk's offsets.
         """
         await self.catalog.get_membership(workspace_id, vector_store_id, file_id)
-        return rejoin(await self.index.chunks(workspace_id, vector_store_id, file_id))
-
-
-def rejoin(chunks: Sequence[tuple[int, int, str]]) -> str:
-    """A document's text from `(start, end, text)` of its chunks in order; they may overlap or leave gaps."""
-    parts = []
-    done = chunks[0][0] if chunks else 0
-    for start, end, text in chunks:
-        if start > done:
-            parts.append("\n" if start == done + 1 else "\n\n")
-        parts.append(text[max(0, done - start) :])
-        done = max(done, end)
-    return "".join(parts)
+        return document_text(await self.index.chunks(workspace_id, vector_store_id, file_id))

@@ -267,6 +267,10 @@ class Section:
     """Whether each line is a record, such as a table's row, to be kept in one piece where it fits."""
 
 
+PageBreaks = tuple[tuple[int, int | None], ...]
+"""Where in a chunk further pages begin: offsets into the document's text, ascending, each with its page."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """`document_text[start:end] == text`, and `text` is never blank."""
@@ -276,7 +280,11 @@ class Chunk:
     start: int
     end: int
     page: int | None = None
+    """Where the chunk begins."""
     heading: str | None = None
+    gap: str = ""
+    """The blanks between the former chunk, or the beginning, and this one; of very many only the first."""
+    page_breaks: PageBreaks = ()
 
     @property
     def digest(self) -> bytes:
@@ -434,6 +442,13 @@ class Candidate:
     """Best window against the query, -1..1; 0 when the query has no vector."""
     keyword: float
     """BM25 over the largest value the query could reach, 0..1."""
+    gap: str = ""
+    """As in `Chunk`."""
+    page_breaks: PageBreaks = ()
+
+    def page_at(self, offset: int) -> int | None:
+        """The page of the character at an offset into the document's text that lies in this chunk."""
+        return next((page for start, page in reversed(self.page_breaks) if start <= offset), self.page)
 
 
 @dataclass(frozen=True, slots=True)

@@ -448,10 +448,8 @@ class ChunkIndex(Protocol):
         filter allows: `min(candidates, qualifying chunks)` of the dense leg when `alpha` > 0.
         """
 
-    async def chunks(
-        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
-    ) -> list[tuple[int, int, str]]:
-        """`(start, end, text)` of every chunk of the file in the store, by chunk index."""
+    async def chunks(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> list[Chunk]:
+        """Every chunk of the file in the store, by chunk index."""
 
 
 class DocumentReader(Protocol):

@@ -5,7 +5,7 @@ by one. So no pickle, a bound on every message, and each value is looked at.
 
     parent -> child   read       {"path", "filename", "chunking": [chunk tokens, overlap tokens]}
     child -> parent   ready      {"ready": true}, once
-                      batch      {"chunks": [[index, text, start, end, page, heading], ...]}
+                      batch      {"chunks": [[index, text, start, end, page, heading, gap, page breaks], ...]}
                       end        {"end": true}
                       failure    {"failure": kind, "message"}
 """
@@ -77,8 +77,7 @@ def pack_read(read: Read) -> bytes:
 def pack_answer(answer: Answer) -> bytes:
     match answer:
         case Batch(chunks):
-            rows = [(one.index, one.text, one.start, one.end, one.page, one.heading) for one in chunks]
-            return _pack({"chunks": rows})
+            return _pack({"chunks": [_row(one) for one in chunks]})
         case Failure(error):
             kind = error.code if isinstance(error, IngestError) else "unavailable"
             return _pack({"failure": kind, "message": error.message})
@@ -131,10 +130,24 @@ def receive(stream: BinaryIO) -> bytes | None:
     return body if len(body) == length else None
 
 
+def _row(one: Chunk) -> tuple[Any, ...]:
+    return one.index, one.text, one.start, one.end, one.page, one.heading, one.gap, one.page_breaks
+
+
 def _chunk(row: Any) -> Chunk:
     match row:
-        case [int(index), str(text), int(start), int(end), int() | None as page, str() | None as heading]:
-            return Chunk(index, text, start, end, page, heading)
+        case [
+            int(index), str(text), int(start), int(end), int() | None as page, str() | None as heading,
+            str(gap), list(breaks),
+        ] if not gap.strip():  # fmt: skip
+            return Chunk(index, text, start, end, page, heading, gap, tuple(map(_page_break, breaks)))
+    raise Garbled
+
+
+def _page_break(pair: Any) -> tuple[int, int | None]:
+    match pair:
+        case [int(start), int() | None as page]:
+            return start, page
     raise Garbled
 
 

@@ -15,11 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sherlock.rag import terms
 from sherlock.rag.adapters.pgvector.reuse import DIGEST_BYTES, find_encoded
 from sherlock.rag.adapters.pgvector.search import find_candidates
-from sherlock.rag.adapters.pgvector.values import sparse
+from sherlock.rag.adapters.pgvector.values import flat_page_breaks, page_breaks, sparse
 from sherlock.rag.adapters.postgres import Database, driver, storable
 from sherlock.rag.domain.errors import DatabaseUnavailable, InvalidFile, LeaseLost
 from sherlock.rag.domain.models import (
     Candidate,
+    Chunk,
     EmbeddedChunk,
     Encoder,
     IndexQuery,
@@ -83,7 +84,7 @@ _UNSTAGE = text("""
 
 _STAGE_COLUMNS = (
     "job_id", "chunk_index", "digest", "content", "char_start", "char_end", "page", "heading",
-    "windows", "weights", "keys",
+    "windows", "weights", "keys", "gap", "page_breaks",
 )  # fmt: skip
 
 # An earlier attempt may have cut the text into more chunks.
@@ -114,9 +115,9 @@ _MEASURE = text("""
 _PUBLISH = text("""
     with published as (
         insert into knowledge_chunks (workspace_id, vector_store_id, file_id, store_no, file_no, chunk_index,
-                                      content, char_start, char_end, page, heading, digest)
+                                      content, char_start, char_end, page, heading, digest, gap, page_breaks)
         select :workspace, :store, :file, :store_no, :file_no, chunk_index,
-               content, char_start, char_end, page, heading, substr(digest, 1, :digest_bytes)
+               content, char_start, char_end, page, heading, substr(digest, 1, :digest_bytes), gap, page_breaks
         from ingest_chunks
         where job_id = :job and chunk_index >= :first and chunk_index < :end
         order by chunk_index
@@ -169,7 +170,7 @@ _REPLACE = text("""
 
 # A file's chunks in order.
 _CHUNKS = text("""
-    select char_start, char_end, content
+    select chunk_index, content, char_start, char_end, page, heading, gap, page_breaks
     from knowledge_chunks
     where workspace_id = :workspace and vector_store_id = :store and file_id = :file
     order by chunk_index
@@ -238,15 +239,25 @@ class PgvectorIndex:
         async with self._database.transaction() as connection:
             return await find_candidates(connection, workspace_id, query)
 
-    async def chunks(
-        self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str
-    ) -> list[tuple[int, int, str]]:
+    async def chunks(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> list[Chunk]:
         if not (storable(vector_store_id) and storable(file_id)):
             return []
         file = {"workspace": workspace_id, "store": vector_store_id, "file": file_id}
         async with self._database.transaction() as connection:
             rows = await connection.execute(_CHUNKS, file)
-            return [(row.char_start, row.char_end, row.content) for row in rows]
+            return [
+                Chunk(
+                    index=row.chunk_index,
+                    text=row.content,
+                    start=row.char_start,
+                    end=row.char_end,
+                    page=row.page,
+                    heading=row.heading,
+                    gap=row.gap,
+                    page_breaks=page_breaks(row.page_breaks),
+                )
+                for row in rows
+            ]
 
 
 def _staged_records(job_id: int, store_no: int, chunks: Mapping[int, EmbeddedChunk]) -> list[tuple[Any, ...]]:
@@ -261,7 +272,7 @@ def _staged_records(job_id: int, store_no: int, chunks: Mapping[int, EmbeddedChu
         keys = [terms.store_key(store_no, term) for term in weights]
         records.append((
             job_id, chunk.index, chunk.digest, chunk.text, chunk.start, chunk.end, chunk.page, chunk.heading,
-            windows, sparse(weights), keys,
+            windows, sparse(weights), keys, chunk.gap, flat_page_breaks(chunk.page_breaks),
         ))  # fmt: skip
     return records
 

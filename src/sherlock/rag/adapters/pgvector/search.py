@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sherlock.rag import terms
 from sherlock.rag.adapters.pgvector.filters import filter_condition
-from sherlock.rag.adapters.pgvector.values import sparse
+from sherlock.rag.adapters.pgvector.values import page_breaks, sparse
 from sherlock.rag.adapters.postgres import storable
 from sherlock.rag.domain.errors import Conflict
 from sherlock.rag.domain.models import Attributes, AttributeValue, Candidate, IndexQuery, WorkspaceId
@@ -149,7 +149,7 @@ _SEARCH = """
         group by chunk_id
     )
     select c.id, c.vector_store_id, c.file_id, f.filename, CAST(m.attributes as text) as attributes,
-           c.chunk_index, c.content, c.char_start, c.char_end, c.page, c.heading,
+           c.chunk_index, c.content, c.char_start, c.char_end, c.page, c.heading, c.gap, c.page_breaks,
            {cosine} as cosine,
            -(t.weights <#> CAST(:terms as sparsevec)) as bm25,
            found.by_dense, found.by_keyword
@@ -390,6 +390,8 @@ def _candidate(row: Row[Any], best_score: float) -> Candidate:
         heading=row.heading,
         cosine=float(row.cosine),
         keyword=min(max(row.bm25 / best_score, 0.0), 1.0) if best_score else 0.0,
+        gap=row.gap,
+        page_breaks=page_breaks(row.page_breaks),
     )
 
 
