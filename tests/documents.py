@@ -7,6 +7,8 @@ import zipfile
 from collections.abc import Mapping
 from email.message import EmailMessage
 
+from PIL import Image
+from reportlab.lib.utils import ImageReader
 from reportlab.pdfgen.canvas import Canvas
 
 RELATIONS = "_rels/.rels"
@@ -158,6 +160,20 @@ def pdf(*pages: tuple[str, ...], bookmarks: Mapping[str, tuple[int, int]] | None
                 canvas.addOutlineEntry(title, title, level)
         for at, line in enumerate(lines):
             canvas.drawString(72, 760 - 20 * at, line)
+        canvas.showPage()
+    canvas.save()
+    return content.getvalue()
+
+
+def partly_scanned() -> bytes:
+    """Four pages: a picture, text, a picture, and one that is blank on purpose."""
+    content = io.BytesIO()
+    canvas = Canvas(content)
+    for words in ("", "The pump has a valve.", "", None):
+        if words:
+            canvas.drawString(72, 760, words)
+        elif words is not None:
+            canvas.drawImage(ImageReader(Image.new("L", (40, 20), 128)), 72, 700)
         canvas.showPage()
     canvas.save()
     return content.getvalue()

@@ -178,6 +178,8 @@ class VectorStoreFile:
     last_error: LastError | None = None
     usage_bytes: int = 0
     chunk_count: int = 0
+    notes: "ReadingNotes | None" = None
+    """Of its last finished ingest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,21 @@ class Section:
     """The heading in force, outermost first, joined by " > "."""
     records: bool = False
     """Whether each line is a record, such as a table's row, to be kept in one piece where it fits."""
+    scan: bool = False
+    """Whether this is a page without text that shows something, as a scanned one does; its text is blank."""
+    encoding: str | None = None
+    """What the file was decoded from; on a section without text that a decoded file begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingNotes:
+    """What a reader has to say about a file beside its text."""
+
+    encoding: str | None = None
+    """What text was decoded from, as Python names it; `None` where the format itself says it."""
+    page_count: int | None = None
+    skipped_pages: str = ""
+    """Pages that show something and have no text, as ranges: `3, 7-9`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +320,7 @@ class Published:
     chunk_count: int
     window_count: int
     usage_bytes: int
+    notes: ReadingNotes = ReadingNotes()
 
 
 # ── ingest jobs ─────────────────────────────────────────────────────────────
@@ -350,6 +368,8 @@ class JobRecord:
     finished_at: int | None = None
     reason: str | None = None
     """Why it failed, or was given back last."""
+    notes: ReadingNotes | None = None
+    """Of the last finished ingest of its file in its store."""
 
 
 # ── search ──────────────────────────────────────────────────────────────────

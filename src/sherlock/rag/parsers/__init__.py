@@ -3,6 +3,7 @@
 import codecs
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -88,7 +89,7 @@ def parse(path: Path, filename: str) -> Iterator[Section]:
         clean = _storable(section.text)
         blank = blank and not clean.strip()
         heading = _storable(section.heading[:_LONGEST_HEADING]) if section.heading else None
-        yield Section(clean, section.page, heading, section.records)
+        yield replace(section, text=clean, heading=heading)
     if blank:
         raise InvalidFile("The file contains no text.")
 

@@ -51,6 +51,8 @@ def parse(path: Path) -> Iterator[Section]:
         headings: list[tuple[int, str]] = []
         for at in range(pages):
             page = running.dropped(_page_text(document, at), at + 1)
+            if not page.strip() and _shows_something(document, at):
+                yield Section("", at + 1, scan=True)
             blank = blank and not page.strip()
             for words in _under_bookmarks(page + "\n\n", bookmarks.get(at, []), headings):
                 yield Section(words, at + 1, " > ".join(title for _, title in headings) or None)
@@ -114,6 +116,17 @@ def _open(path: Path) -> Any:
             raise InvalidFile("The PDF is damaged and cannot be opened.") from None
         document.init_forms()
         return document
+
+
+def _shows_something(document: Any, at: int) -> bool:
+    """Whether anything but text is drawn on the page."""
+    with (
+        _PDFIUM,
+        contextlib.suppress(pypdfium2.PdfiumError),
+        contextlib.closing(document[at]) as page,
+    ):
+        return any(drawn.type != pypdfium2.raw.FPDF_PAGEOBJ_TEXT for drawn in page.get_objects(max_depth=1))
+    return False
 
 
 def _page_text(document: Any, at: int) -> str:

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from sherlock.rag import parsers
 from sherlock.rag.domain.errors import SherlockError
+from sherlock.rag.domain.models import ReadingNotes
 from sherlock.rag.reading import Parse, confinement, messages, read
 from sherlock.rag.tokens import Cl100kCounter
 
@@ -41,9 +42,10 @@ def serve(
         request = messages.unpack_read(body)
         confinement.grant_processor_time(timeout_s)
         try:
-            for batch in read(request.path, request.filename, request.chunking, counter, parse):
+            notes: list[ReadingNotes] = []
+            for batch in read(request.path, request.filename, request.chunking, counter, parse, notes.append):
                 tell(messages.Batch(batch))
-            tell(messages.End())
+            tell(messages.End(*notes))
         except SherlockError as error:
             tell(messages.Failure(error))
         except MemoryError:

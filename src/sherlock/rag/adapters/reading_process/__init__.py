@@ -6,7 +6,7 @@ before anything can gather in them. The pipe between is bounded, so a slow encod
 """
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from time import monotonic
@@ -14,7 +14,7 @@ from typing import Final
 
 from sherlock.rag.adapters.reading_process.child import Cause, Child, Died
 from sherlock.rag.domain.errors import IngestError, InvalidFile, SherlockError
-from sherlock.rag.domain.models import Chunk, ChunkingStrategy
+from sherlock.rag.domain.models import Chunk, ChunkingStrategy, ReadingNotes
 from sherlock.rag.reading import messages
 from sherlock.rag.threads import run_in_thread
 
@@ -41,14 +41,18 @@ class ProcessReader:
         self._closed = False
 
     async def chunks(
-        self, path: Path, filename: str, chunking: ChunkingStrategy
+        self,
+        path: Path,
+        filename: str,
+        chunking: ChunkingStrategy,
+        noted: Callable[[ReadingNotes], None] | None = None,
     ) -> AsyncGenerator[list[Chunk], None]:
         request = messages.Read(path, filename, chunking)
         next_index = 0
         for last_try in (False, True):
             child = await self._take()
             try:
-                async with aclosing(self._batches(child, request)) as batches:
+                async with aclosing(self._batches(child, request, noted)) as batches:
                     async for batch in batches:
                         if batch[0].index == next_index:  # a second try begins with what is known already
                             next_index += len(batch)
@@ -72,7 +76,9 @@ class ProcessReader:
         while self._idle:
             await self._idle.pop().end()
 
-    async def _batches(self, child: Child, request: messages.Read) -> AsyncGenerator[list[Chunk], None]:
+    async def _batches(
+        self, child: Child, request: messages.Read, noted: Callable[[ReadingNotes], None] | None
+    ) -> AsyncGenerator[list[Chunk], None]:
         """Raises `Died`, and what the process says is wrong with the file."""
         await child.ask(request, await run_in_thread(None, _size, request.path))
         left_s = self._timeout_s
@@ -87,8 +93,12 @@ class ProcessReader:
                     raise error
                 case messages.OutOfMemory():
                     raise Died("memory")
-                case _:
+                case messages.End(notes):
+                    if noted is not None:
+                        noted(notes)
                     return
+                case messages.Ready():
+                    raise Died("crash")
 
     async def _take(self) -> Child:
         while self._idle:
