@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Mapping
 from email.message import EmailMessage
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from reportlab.lib.utils import ImageReader
 from reportlab.pdfgen.canvas import Canvas
 
@@ -166,14 +166,21 @@ def pdf(*pages: tuple[str, ...], bookmarks: Mapping[str, tuple[int, int]] | None
 
 
 def partly_scanned() -> bytes:
-    """Four pages: a picture, text, a picture, and one that is blank on purpose."""
+    """Four pages: pictures of text on the first and third, text, and one that is blank on purpose."""
     content = io.BytesIO()
     canvas = Canvas(content)
-    for words in ("", "The pump has a valve.", "", None):
-        if words:
+    for scanned, words in (
+        (True, "Stop it"),
+        (False, "The pump has a valve."),
+        (True, "at 7 bar"),
+        (False, ""),
+    ):
+        if scanned:
+            picture = Image.new("L", (400, 100), 255)
+            ImageDraw.Draw(picture).text((20, 20), words, 0, ImageFont.load_default(48))
+            canvas.drawImage(ImageReader(picture), 72, 600)
+        else:
             canvas.drawString(72, 760, words)
-        elif words is not None:
-            canvas.drawImage(ImageReader(Image.new("L", (40, 20), 128)), 72, 700)
         canvas.showPage()
     canvas.save()
     return content.getvalue()

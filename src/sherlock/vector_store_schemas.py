@@ -183,6 +183,7 @@ class ReadingNotesObject(TypedDict):
     encoding: NotRequired[str]
     page_count: NotRequired[int]
     skipped_pages: NotRequired[str]
+    ocr_pages: NotRequired[str]
 
 
 def reading_notes_object(notes: ReadingNotes) -> ReadingNotesObject:
@@ -193,6 +194,8 @@ def reading_notes_object(notes: ReadingNotes) -> ReadingNotesObject:
         shown["page_count"] = notes.page_count
     if notes.skipped_pages:
         shown["skipped_pages"] = notes.skipped_pages
+    if notes.ocr_pages:
+        shown["ocr_pages"] = notes.ocr_pages
     return shown
 
 

@@ -268,7 +268,9 @@ class Section:
     records: bool = False
     """Whether each line is a record, such as a table's row, to be kept in one piece where it fits."""
     scan: bool = False
-    """Whether this is a page without text that shows something, as a scanned one does; its text is blank."""
+    """On a section without text, before those of a page: the page shows something and holds no text."""
+    ocr: bool = False
+    """On the same: its text follows, and was recognized in a picture of it."""
     encoding: str | None = None
     """What the file was decoded from; on a section without text that a decoded file begins with."""
 
@@ -281,7 +283,9 @@ class ReadingNotes:
     """What text was decoded from, as Python names it; `None` where the format itself says it."""
     page_count: int | None = None
     skipped_pages: str = ""
-    """Pages that show something and have no text, as ranges: `3, 7-9`."""
+    """Pages that show something of which no text is known, as ranges: `3, 7-9`."""
+    ocr_pages: str = ""
+    """Pages whose text was recognized in a picture of them, as ranges."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ by one. So no pickle, a bound on every message, and each value is looked at.
     parent -> child   read       {"path", "filename", "chunking": [chunk tokens, overlap tokens]}
     child -> parent   ready      {"ready": true}, once
                       batch      {"chunks": [[index, text, start, end, page, heading], ...]}
-                      end        {"end": [encoding, page count, skipped pages]}
+                      end        {"end": [encoding, page count, skipped pages, OCR pages]}
                       failure    {"failure": kind, "message"}
 """
 
@@ -93,7 +93,7 @@ def pack_answer(answer: Answer) -> bytes:
         case Ready():
             return _pack({"ready": True})
         case End(notes):
-            return _pack({"end": [notes.encoding, notes.page_count, notes.skipped_pages]})
+            return _pack({"end": [notes.encoding, notes.page_count, notes.skipped_pages, notes.ocr_pages]})
 
 
 def body_length(header: bytes) -> int:
@@ -122,10 +122,10 @@ def unpack_answer(body: bytes) -> Answer:
             return Failure(_FAILURES[kind](message))
         case {"ready": True}:
             return Ready()
-        case {"end": [str() | None as encoding, int() | None as pages, str(skipped)]} if _NAME.fullmatch(
-            encoding or ""
-        ) and _PAGES.fullmatch(skipped):
-            return End(ReadingNotes(encoding, pages, skipped))
+        case {"end": [str() | None as encoding, int() | None as pages, str(skipped), str(recognized)]} if (
+            _NAME.fullmatch(encoding or "") and _PAGES.fullmatch(skipped) and _PAGES.fullmatch(recognized)
+        ):
+            return End(ReadingNotes(encoding, pages, skipped, recognized))
     raise Garbled
 
 

@@ -11,7 +11,8 @@ class NoteTaker:
     def __init__(self) -> None:
         self._encoding: str | None = None
         self._pages = 0
-        self._scans: list[int] = []
+        self._skipped: list[int] = []
+        self._recognized: list[int] = []
 
     def listen(self, sections: Iterator[Section]) -> Iterator[Section]:
         """The same sections."""
@@ -20,12 +21,14 @@ class NoteTaker:
             if section.page is not None:
                 self._pages = max(self._pages, section.page)
                 if section.scan:
-                    self._scans.append(section.page)
+                    (self._recognized if section.ocr else self._skipped).append(section.page)
             yield section
 
     @property
     def notes(self) -> ReadingNotes:
-        return ReadingNotes(self._encoding, self._pages or None, as_ranges(self._scans))
+        return ReadingNotes(
+            self._encoding, self._pages or None, as_ranges(self._skipped), as_ranges(self._recognized)
+        )
 
 
 def as_ranges(pages: list[int]) -> str:

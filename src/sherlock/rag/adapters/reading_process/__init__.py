@@ -30,13 +30,24 @@ class ProcessReader:
     """As many processes as files are read at once.
 
     `memory_bytes` is what one may hold; `timeout_s` bounds both its processor time for one file and the time
-    that the caller spends waiting for it. `module` is run as the process (see `sherlock.rag.reading`).
+    that the caller spends waiting for it. With `ocr_languages`, as Tesseract names them (`deu+eng`), pages of
+    a PDF that are pictures are read, up to `ocr_pages` of a file. `module` is run as the process (see
+    `sherlock.rag.reading`).
     """
 
-    def __init__(self, *, memory_bytes: int, timeout_s: float, module: str = "sherlock.rag.reading") -> None:
+    def __init__(
+        self,
+        *,
+        memory_bytes: int,
+        timeout_s: float,
+        ocr_languages: str = "",
+        ocr_pages: int = 0,
+        module: str = "sherlock.rag.reading",
+    ) -> None:
         self._memory_bytes = memory_bytes
         self._timeout_s = timeout_s
         self._module = module
+        self._limits = (str(timeout_s), ocr_languages, str(ocr_pages))
         self._idle: list[Child] = []
         self._closed = False
 
@@ -106,7 +117,7 @@ class ProcessReader:
             if child.alive:
                 return child
             await child.end()
-        return await Child.start(self._module, self._memory_bytes, self._timeout_s)
+        return await Child.start(self._module, self._memory_bytes, *self._limits)
 
     async def _put_back(self, child: Child) -> None:
         resident = await child.rest()
