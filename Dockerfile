@@ -20,6 +20,14 @@ RUN python -m pip install --no-deps --no-build-isolation .
 RUN SHERLOCK_DATA_DIR=/tmp/data sherlock models prepare --into /app/models && rm -rf /tmp/data
 
 FROM ${PYTHON_IMAGE}
+# The data of the languages in which scanned pages are read, as SHERLOCK_OCR_LANGUAGES names them: deu+eng.
+ARG OCR_LANGUAGES=
+RUN if [ -n "$OCR_LANGUAGES" ]; then \
+        apt-get update -qq && \
+        apt-get install -y -qq --no-install-recommends \
+            $(printf 'tesseract-ocr-%s ' $(echo "$OCR_LANGUAGES" | tr '+_' ' -')) && \
+        rm -rf /var/lib/apt/lists/*; \
+    fi
 RUN useradd --system --uid 10001 --home-dir /var/lib/sherlock --create-home --shell /usr/sbin/nologin sherlock
 COPY --from=build /app/venv /app/venv
 COPY --from=build /app/models /app/models

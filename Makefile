@@ -164,7 +164,7 @@ lock:
 			-e "s/ (;|and) \(\(platform_machine == 'arm64' and sys_platform == 'darwin'\) or .*\)\) / /" \
 			"$$tmp/$$out"; } > "$$tmp/done" && cp "$$tmp/done" "$$out"; \
 	} && \
-	project="--extra models --extra local --group build" && \
+	project="--extra models --extra local --extra ocr --group build" && \
 	compile requirements-dev.lock pyproject.toml $$project --extra dev $(if $(UPGRADE),--upgrade) && \
 	cp requirements-dev.lock "$$tmp/same-versions.txt" && \
 	compile requirements.lock pyproject.toml $$project --constraints "$$tmp/same-versions.txt" && \

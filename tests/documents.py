@@ -7,6 +7,8 @@ import zipfile
 from collections.abc import Mapping
 from email.message import EmailMessage
 
+from PIL import Image, ImageDraw, ImageFont
+from reportlab.lib.utils import ImageReader
 from reportlab.pdfgen.canvas import Canvas
 
 RELATIONS = "_rels/.rels"
@@ -158,6 +160,27 @@ def pdf(*pages: tuple[str, ...], bookmarks: Mapping[str, tuple[int, int]] | None
                 canvas.addOutlineEntry(title, title, level)
         for at, line in enumerate(lines):
             canvas.drawString(72, 760 - 20 * at, line)
+        canvas.showPage()
+    canvas.save()
+    return content.getvalue()
+
+
+def partly_scanned() -> bytes:
+    """Four pages: pictures of text on the first and third, text, and one that is blank on purpose."""
+    content = io.BytesIO()
+    canvas = Canvas(content)
+    for scanned, words in (
+        (True, "Stop it"),
+        (False, "The pump has a valve."),
+        (True, "at 7 bar"),
+        (False, ""),
+    ):
+        if scanned:
+            picture = Image.new("L", (400, 100), 255)
+            ImageDraw.Draw(picture).text((20, 20), words, 0, ImageFont.load_default(48))
+            canvas.drawImage(ImageReader(picture), 72, 600)
+        else:
+            canvas.drawString(72, 760, words)
         canvas.showPage()
     canvas.save()
     return content.getvalue()

@@ -489,6 +489,7 @@ class InMemoryIngestQueue:
             status="completed",
             chunk_count=published.chunk_count,
             usage_bytes=published.usage_bytes,
+            notes=published.notes,
         )
         job.end("done")
 

@@ -137,4 +137,5 @@ class InMemoryJobLog:
             run_after=int(time.time() + job.run_after - time.monotonic()),
             finished_at=job.finished_at,
             reason=job.reason,
+            notes=self.state.memberships[job.membership].value.notes,
         )

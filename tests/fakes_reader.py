@@ -1,11 +1,11 @@
 """`DocumentReader` in a thread of this process: no bound holds a file that means harm."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from sherlock.rag import parsers
 from sherlock.rag.domain.errors import InvalidFile
-from sherlock.rag.domain.models import Chunk, ChunkingStrategy
+from sherlock.rag.domain.models import Chunk, ChunkingStrategy, ReadingNotes
 from sherlock.rag.reading import Parse, read
 from sherlock.rag.threads import run_in_thread
 from sherlock.rag.tokens import Cl100kCounter
@@ -17,9 +17,13 @@ class InThreadReader:
         self._counter = Cl100kCounter()
 
     async def chunks(
-        self, path: Path, filename: str, chunking: ChunkingStrategy
+        self,
+        path: Path,
+        filename: str,
+        chunking: ChunkingStrategy,
+        noted: Callable[[ReadingNotes], None] | None = None,
     ) -> AsyncGenerator[list[Chunk], None]:
-        batches = read(path, filename, chunking, self._counter, self.parse)
+        batches = read(path, filename, chunking, self._counter, self.parse, noted)
         try:
             while batch := await run_in_thread(None, next, batches, []):
                 yield batch

@@ -59,6 +59,11 @@ def settings(*, rag: bool | None = None) -> config.Settings:
         found = config.load()
     except config.ConfigurationError as error:
         fail(str(error), EX_CONFIG)
+    if found.ocr_languages:
+        from sherlock.rag.parsers.ocr import fault
+
+        if missing := fault(found.ocr_languages):
+            fail(f"SHERLOCK_OCR_LANGUAGES: {missing}", EX_CONFIG)
     return found if rag is None else found.model_copy(update={"rag_enabled": rag})
 
 

@@ -100,6 +100,11 @@ class Settings(BaseSettings):
     job_timeout_s: float = Field(900.0, ge=1)
     """Longest time to read one file into chunks, not to embed them: 1 MB of text takes about a second."""
 
+    ocr_languages: str = ""
+    """As Tesseract names them, `deu+eng`; empty: pages of a PDF that are pictures are passed over."""
+    ocr_pages: int = Field(50, ge=1, le=10_000)
+    """Of one file, at most; a page takes a second or a few."""
+
     @field_validator("llm_base_url")
     @classmethod
     def _check_llm_base_url(cls, address: str) -> str:

@@ -13,6 +13,7 @@ from sherlock.rag.domain.models import (
     ChunkingStrategy,
     FileCounts,
     Metadata,
+    ReadingNotes,
     Status,
     StoreStatus,
     VectorStore,
@@ -176,6 +177,28 @@ class ChunkingStrategyObject(TypedDict):
     static: StaticChunkingObject
 
 
+class ReadingNotesObject(TypedDict):
+    """How a completed file was read: members that do not apply to its format are left out."""
+
+    encoding: NotRequired[str]
+    page_count: NotRequired[int]
+    skipped_pages: NotRequired[str]
+    ocr_pages: NotRequired[str]
+
+
+def reading_notes_object(notes: ReadingNotes) -> ReadingNotesObject:
+    shown: ReadingNotesObject = {}
+    if notes.encoding:
+        shown["encoding"] = notes.encoding
+    if notes.page_count:
+        shown["page_count"] = notes.page_count
+    if notes.skipped_pages:
+        shown["skipped_pages"] = notes.skipped_pages
+    if notes.ocr_pages:
+        shown["ocr_pages"] = notes.ocr_pages
+    return shown
+
+
 class VectorStoreFileObject(TypedDict):
     id: str
     object: Literal["vector_store.file"]
@@ -186,11 +209,12 @@ class VectorStoreFileObject(TypedDict):
     last_error: LastErrorObject | None
     chunking_strategy: ChunkingStrategyObject
     attributes: Mapping[str, AttributeValue]
+    sherlock: NotRequired[ReadingNotesObject]
 
 
 def vector_store_file_object(file: VectorStoreFile) -> VectorStoreFileObject:
     error = file.last_error
-    return {
+    shown: VectorStoreFileObject = {
         "id": file.file_id,
         "object": "vector_store.file",
         "usage_bytes": file.usage_bytes,
@@ -207,6 +231,9 @@ def vector_store_file_object(file: VectorStoreFile) -> VectorStoreFileObject:
         },
         "attributes": file.attributes or {},
     }
+    if file.notes and (notes := reading_notes_object(file.notes)):
+        shown["sherlock"] = notes
+    return shown
 
 
 class FileContentPage(TypedDict):

@@ -171,7 +171,12 @@ async def _rag(
     index = PgvectorIndex(database)
     queue = PostgresIngestQueue(database)
     stack.push_async_callback(queue.close)
-    reader = ProcessReader(memory_bytes=settings.job_memory_bytes, timeout_s=settings.job_timeout_s)
+    reader = ProcessReader(
+        memory_bytes=settings.job_memory_bytes,
+        timeout_s=settings.job_timeout_s,
+        ocr_languages=settings.ocr_languages,
+        ocr_pages=settings.ocr_pages,
+    )
     stack.push_async_callback(reader.close)
     ingest_requests = PostgresIngestRequests(database)
     stack.push_async_callback(ingest_requests.close)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests import hostile_reading
+from tests.documents import partly_scanned
 from tests.fakes_reader import InThreadReader
 
 from sherlock.rag.adapters.reading_process import ProcessReader
 from sherlock.rag.chunker import chunk
 from sherlock.rag.domain.errors import IngestError, InvalidFile, Unavailable, UnsupportedFile
-from sherlock.rag.domain.models import Chunk, ChunkingStrategy, Section
+from sherlock.rag.domain.models import Chunk, ChunkingStrategy, ReadingNotes, Section
 from sherlock.rag.domain.ports import DocumentReader
 from sherlock.rag.reading import BATCH_CHUNKS
 from sherlock.rag.tokens import Cl100kCounter
@@ -75,6 +76,16 @@ async def test_pages_and_headings_come_along(reader: DocumentReader, write: Writ
     assert on_a_page.page == 1
     [under_a_heading] = await chunks_of(reader, write("# Pumps\n\nThey work."), "a.md")
     assert under_a_heading.heading == "Pumps"
+
+
+async def test_what_is_to_be_said_beside_the_text_comes_once_and_last(reader: DocumentReader, write: Write):
+    told: list[ReadingNotes] = []
+    text = write("Насос стоит на крыше и работает всю ночь.\n".encode("koi8_r") * 400)
+    async for _ in reader.chunks(text, "a.txt", CHUNKING, told.append):
+        assert told == []
+    async for _ in reader.chunks(write(partly_scanned()), "a.pdf", CHUNKING, told.append):
+        assert len(told) == 1
+    assert told == [ReadingNotes(encoding="koi8-r"), ReadingNotes(page_count=4, skipped_pages="1, 3")]
 
 
 @pytest.mark.parametrize(

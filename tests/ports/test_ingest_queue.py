@@ -28,6 +28,7 @@ from sherlock.rag.domain.models import (
     LastError,
     Lease,
     Published,
+    ReadingNotes,
     StoredFile,
     VectorStore,
     VectorStoreFile,
@@ -46,7 +47,8 @@ LEASE_S = 30.0
 OUTAGE_LIMIT_S = 3600.0
 LIMITS: Limits = {"max_attempts": MAX_ATTEMPTS, "outage_limit_s": OUTAGE_LIMIT_S}
 ERROR = LastError("server_error", "The encoder did not answer.")
-PUBLISHED = Published(chunk_count=3, window_count=4, usage_bytes=500)
+NOTES = ReadingNotes("cp1252", 12, "3, 7-9")
+PUBLISHED = Published(chunk_count=3, window_count=4, usage_bytes=500, notes=NOTES)
 STORE = "vs_queue"
 
 Attach = Callable[[], Awaitable[str]]
@@ -177,6 +179,7 @@ async def test_a_completed_job_shows_in_its_membership(
     await queue.complete(job.lease, PUBLISHED)
     done = await member(catalog, job)
     assert (done.status, done.chunk_count, done.usage_bytes) == ("completed", 3, 500)
+    assert done.notes == NOTES
     assert await queue.depth() == 0
     assert await lost(queue, job.lease)
     assert await member(catalog, job) == done

@@ -18,6 +18,7 @@ from sherlock.rag.domain.models import (
     Encoder,
     LastError,
     Published,
+    ReadingNotes,
     StoredFile,
     VectorStore,
     WorkspaceId,
@@ -99,7 +100,10 @@ async def test_a_failed_job_is_tried_again_with_the_sizes_it_had(
     again = await parts.queue.claim("worker", 30)
     assert again is not None
     assert (again.file_id, again.chunking) == ("file-a", CHUNKING)
-    await parts.queue.complete(again.lease, Published(1, 1, 1))
+    assert (await parts.log.get(again.lease.job_id)).notes is None
+    notes = ReadingNotes(page_count=3, skipped_pages="2")
+    await parts.queue.complete(again.lease, Published(1, 1, 1, notes))
+    assert (await parts.log.get(again.lease.job_id)).notes == notes
     with pytest.raises(Conflict, match="done"):
         await parts.jobs.retry(again.lease.job_id)
 

@@ -20,12 +20,12 @@ Found = list[tuple[int | None, str | None, str]]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Parse content under a name."""
+    """Parse content under a name; sections without text only carry notes."""
 
     def sections(filename: str, content: bytes | str) -> list[Section]:
         path = tmp_path / "stored"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return [*parse(path, filename)]
+        return [section for section in parse(path, filename) if section.text]
 
     return sections
 

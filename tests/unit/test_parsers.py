@@ -26,12 +26,12 @@ Read = Callable[[str, bytes | str], list[Section]]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Parse content under a name."""
+    """Parse content under a name; sections without text only carry notes."""
 
     def sections(filename: str, content: bytes | str) -> list[Section]:
         path = tmp_path / "stored"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return [*parse(path, filename)]
+        return [section for section in parse(path, filename) if section.text]
 
     return sections
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sherlock.rag.domain.errors import IngestError, InvalidFile, SherlockError, Unavailable, UnsupportedFile
-from sherlock.rag.domain.models import Chunk, ChunkingStrategy
+from sherlock.rag.domain.models import Chunk, ChunkingStrategy, ReadingNotes
 from sherlock.rag.reading import messages
 from sherlock.rag.reading.messages import Batch, End, Failure, Garbled, OutOfMemory, Read, Ready
 
@@ -28,7 +28,19 @@ def body_of(packed: bytes) -> bytes:
     return body
 
 
-@given(st.builds(Batch, st.lists(chunks, min_size=1)) | st.sampled_from([Ready(), End(), OutOfMemory()]))
+notes = st.builds(
+    ReadingNotes,
+    st.sampled_from([None, "utf-8", "iso2022_jp"]),
+    st.none() | numbers,
+    st.sampled_from(["", "1", "2-3, 7, 9000-10000"]),
+)
+
+
+@given(
+    st.builds(Batch, st.lists(chunks, min_size=1))
+    | st.builds(End, notes)
+    | st.sampled_from([Ready(), OutOfMemory()])
+)
 def test_answers_come_out_as_they_went_in(answer: messages.Answer) -> None:
     assert messages.unpack_answer(body_of(messages.pack_answer(answer))) == answer
 
@@ -86,7 +98,7 @@ def test_rows_that_are_no_chunks_are_garbled(row: list[object]) -> None:
 def test_messages_have_a_bound_and_an_end() -> None:
     with pytest.raises(Garbled):
         messages.body_length(b"\xff\xff\xff\xff")
-    packed = messages.pack_answer(End())
+    packed = messages.pack_answer(End(ReadingNotes()))
     assert messages.receive(io.BytesIO(b"")) is None
     assert messages.receive(io.BytesIO(packed[:2])) is None
     assert messages.receive(io.BytesIO(packed[:-1])) is None

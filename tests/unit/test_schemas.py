@@ -1,5 +1,6 @@
 """Requests become domain values, domain values become the API's objects."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from sherlock.rag.domain.models import (
     FileCounts,
     LastError,
     Page,
+    ReadingNotes,
     Retrieval,
     SearchOptions,
     StoredFile,
@@ -212,6 +214,10 @@ def test_objects_are_what_the_schema_says() -> None:
     assert (shown["status"], shown["file_counts"]["total"]) == ("in_progress", 10)
     path = "/vector_stores/{vector_store_id}/files/{file_id}"
     assert not violations("GET", path, 200, vector_store_file_object(member))
+    told = vector_store_file_object(replace(member, notes=ReadingNotes("cp1252", skipped_pages="3, 7-9")))
+    assert told["sherlock"] == {"encoding": "cp1252", "skipped_pages": "3, 7-9"}
+    assert not violations("GET", path, 200, told)
+    assert "sherlock" not in vector_store_file_object(replace(member, notes=ReadingNotes()))
 
 
 def test_an_empty_list_has_all_members() -> None:

@@ -46,6 +46,7 @@ from sherlock.rag.domain.models import (
     Page,
     PageRequest,
     Purpose,
+    ReadingNotes,
     Status,
     StoredFile,
     Unset,
@@ -337,7 +338,8 @@ _CANCEL_JOBS = text("""
 
 MEMBERSHIPS = f"""
     select m.file_id, m.vector_store_id, f.filename, m.status, m.error_code, m.error_message, m.attributes,
-           m.max_chunk_size_tokens, m.chunk_overlap_tokens, m.chunk_count, m.usage_bytes, m.created_at
+           m.max_chunk_size_tokens, m.chunk_overlap_tokens, m.chunk_count, m.usage_bytes, m.created_at,
+           m.reading_notes
     from vector_store_files m join knowledge_files f on f.workspace_id = m.workspace_id and f.id = m.file_id
     where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id
       and {UNEXPIRED}
@@ -881,4 +883,5 @@ def membership(row: Row[Any]) -> VectorStoreFile:
         last_error=LastError(row.error_code, row.error_message) if row.error_code else None,
         usage_bytes=row.usage_bytes,
         chunk_count=row.chunk_count,
+        notes=ReadingNotes(**row.reading_notes) if row.reading_notes else None,
     )

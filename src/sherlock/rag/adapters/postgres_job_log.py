@@ -7,14 +7,17 @@ from sqlalchemy import Row, text
 
 from sherlock.rag.adapters.postgres import Database, storable
 from sherlock.rag.domain.errors import NotFound
-from sherlock.rag.domain.models import JobRecord, JobState, WorkspaceId
+from sherlock.rag.domain.models import JobRecord, JobState, ReadingNotes, WorkspaceId
 
 _BIGGEST_ID = 2**63 - 1
 
 _JOBS = """
     select j.id, j.workspace_id, j.vector_store_id, j.file_id, f.filename, j.state, j.attempt, j.failures,
-           j.created_at, j.run_after, j.finished_at, j.error_message
-    from ingest_jobs j join knowledge_files f on f.workspace_id = j.workspace_id and f.id = j.file_id
+           j.created_at, j.run_after, j.finished_at, j.error_message, m.reading_notes
+    from ingest_jobs j
+    join knowledge_files f on f.workspace_id = j.workspace_id and f.id = j.file_id
+    join vector_store_files m on m.workspace_id = j.workspace_id and m.vector_store_id = j.vector_store_id
+        and m.file_id = j.file_id
 """
 _GET = text(f"{_JOBS} where j.id = :id")
 
@@ -68,4 +71,5 @@ def _record(row: Row[Any]) -> JobRecord:
         run_after=int(row.run_after.timestamp()),
         finished_at=int(row.finished_at.timestamp()) if row.finished_at else None,
         reason=row.error_message,
+        notes=ReadingNotes(**row.reading_notes) if row.reading_notes else None,
     )

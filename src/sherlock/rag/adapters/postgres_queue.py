@@ -6,7 +6,9 @@ are queued, in `postgres_catalog`.
 """
 
 import asyncio
+import json
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import text
@@ -146,7 +148,7 @@ _RELEASE = text(f"""
 
 _COMPLETE_MEMBERSHIP = text("""
     update vector_store_files set status = 'completed', chunk_count = :chunk_count,
-        window_count = :window_count, usage_bytes = :usage_bytes
+        window_count = :window_count, usage_bytes = :usage_bytes, reading_notes = CAST(:notes AS jsonb)
     where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
 """)
 _FAIL_MEMBERSHIP = text("""
@@ -234,6 +236,7 @@ class PostgresIngestQueue:
                 "chunk_count": published.chunk_count,
                 "window_count": published.window_count,
                 "usage_bytes": published.usage_bytes,
+                "notes": json.dumps(asdict(published.notes)),
             }
             await connection.execute(_COMPLETE_MEMBERSHIP, {**membership, **figures})
             await connection.execute(_UNSTAGE, {"job_id": lease.job_id})

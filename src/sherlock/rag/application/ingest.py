@@ -1,9 +1,9 @@
 """One ingest job: fetch the file, read it as chunks, embed them, publish them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -11,7 +11,14 @@ from typing import Final
 from sherlock.rag.application.spans import stage
 from sherlock.rag.domain.errors import FileStoreUnavailable, IngestError, NotFound, Unavailable
 from sherlock.rag.domain.messages import IngestProgress, Silent
-from sherlock.rag.domain.models import Chunk, EmbeddedChunk, IngestJob, Published, blob_key
+from sherlock.rag.domain.models import (
+    Chunk,
+    EmbeddedChunk,
+    IngestJob,
+    Published,
+    ReadingNotes,
+    blob_key,
+)
 from sherlock.rag.domain.ports import ChunkIndex, DocumentReader, Embedder, FileStore
 from sherlock.rag.threads import run_in_thread
 from sherlock.rag.working_folders import working_folder
@@ -46,10 +53,10 @@ class Ingestor:
             await self.progress.report(job, "fetch")
             await self._fetch(job, path)
             await self.progress.report(job, "embed")
-            chunk_count = await self._stage_all(job, path, staged)
+            chunk_count, notes = await self._stage_all(job, path, staged)
         await self.progress.report(job, "publish", chunk_count)
         with stage("ingest.publish", chunks=chunk_count):
-            return await self.index.publish(job.lease, chunk_count)
+            return replace(await self.index.publish(job.lease, chunk_count), notes=notes)
 
     async def _fetch(self, job: IngestJob, path: Path) -> None:
         with stage("ingest.fetch", bytes=job.bytes):
@@ -65,16 +72,19 @@ class Ingestor:
             if size != job.bytes:
                 raise FileStoreUnavailable("The file store returned a part of the file.")
 
-    async def _stage_all(self, job: IngestJob, path: Path, staged: Mapping[int, bytes]) -> int:
+    async def _stage_all(
+        self, job: IngestJob, path: Path, staged: Mapping[int, bytes]
+    ) -> tuple[int, ReadingNotes]:
         """How many chunks the file has; all of them are staged then, but for those that were before.
 
         While the encoder works on a batch, the one before is staged and the one after is read, so that it
         never waits for either. Three batches are held at most.
         """
         chunk_count = 0
+        notes: list[ReadingNotes] = []
         staging: asyncio.Task[None] | None = None
         try:
-            async with aclosing(self._batches(job, path)) as batches:
+            async with aclosing(self._batches(job, path, notes.append)) as batches:
                 async for batch in batches:
                     chunk_count += len(batch)
                     new = [made for made in batch if staged.get(made.index) != made.digest]
@@ -95,11 +105,13 @@ class Ingestor:
             if staging is not None:
                 staging.cancel()
                 await asyncio.gather(staging, return_exceptions=True)
-        return chunk_count
+        return chunk_count, notes[0]
 
-    async def _batches(self, job: IngestJob, path: Path) -> AsyncGenerator[list[Chunk], None]:
+    async def _batches(
+        self, job: IngestJob, path: Path, noted: Callable[[ReadingNotes], None]
+    ) -> AsyncGenerator[list[Chunk], None]:
         """What the reader makes of the file, with a span for each wait."""
-        async with aclosing(self.reader.chunks(path, job.filename, job.chunking)) as batches:
+        async with aclosing(self.reader.chunks(path, job.filename, job.chunking, noted)) as batches:
             while True:
                 with stage("ingest.parse") as span:
                     batch: list[Chunk] = await anext(batches, [])

@@ -178,6 +178,8 @@ class VectorStoreFile:
     last_error: LastError | None = None
     usage_bytes: int = 0
     chunk_count: int = 0
+    notes: "ReadingNotes | None" = None
+    """Of its last finished ingest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,25 @@ class Section:
     """The heading in force, outermost first, joined by " > "."""
     records: bool = False
     """Whether each line is a record, such as a table's row, to be kept in one piece where it fits."""
+    scan: bool = False
+    """On a section without text, before those of a page: the page shows something and holds no text."""
+    ocr: bool = False
+    """On the same: its text follows, and was recognized in a picture of it."""
+    encoding: str | None = None
+    """What the file was decoded from; on a section without text that a decoded file begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingNotes:
+    """What a reader has to say about a file beside its text."""
+
+    encoding: str | None = None
+    """What text was decoded from, as Python names it; `None` where the format itself says it."""
+    page_count: int | None = None
+    skipped_pages: str = ""
+    """Pages that show something of which no text is known, as ranges: `3, 7-9`."""
+    ocr_pages: str = ""
+    """Pages whose text was recognized in a picture of them, as ranges."""
 
 
 PageBreaks = tuple[tuple[int, int | None], ...]
@@ -311,6 +332,7 @@ class Published:
     chunk_count: int
     window_count: int
     usage_bytes: int
+    notes: ReadingNotes = ReadingNotes()
 
 
 # ── ingest jobs ─────────────────────────────────────────────────────────────
@@ -358,6 +380,8 @@ class JobRecord:
     finished_at: int | None = None
     reason: str | None = None
     """Why it failed, or was given back last."""
+    notes: ReadingNotes | None = None
+    """Of the last finished ingest of its file in its store."""
 
 
 # ── search ──────────────────────────────────────────────────────────────────

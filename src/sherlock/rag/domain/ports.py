@@ -5,7 +5,7 @@ another workspace is read, changed or revealed: a foreign id is `NotFound`. Each
 in `tests/ports`, run against the fake and every real adapter.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +32,7 @@ from sherlock.rag.domain.models import (
     PageRequest,
     Published,
     Purpose,
+    ReadingNotes,
     ResponseItem,
     Status,
     StoredFile,
@@ -456,13 +457,18 @@ class DocumentReader(Protocol):
     """Files to chunks. A file can be made to do harm: whatever it does, it fails alone."""
 
     def chunks(
-        self, path: Path, filename: str, chunking: ChunkingStrategy
+        self,
+        path: Path,
+        filename: str,
+        chunking: ChunkingStrategy,
+        noted: Callable[[ReadingNotes], None] | None = None,
     ) -> AsyncGenerator[list[Chunk], None]:
         """The chunks of the file in `path`, uploaded as `filename`, in order; no batch is empty.
 
-        Batches are the same each time, and a constant number of them is read ahead. Closing ends the reading,
-        wherever it stands; then nobody uses the file any more. Raises `UnsupportedFile` or `InvalidFile`,
-        where the file is at fault: batches may have come before.
+        `noted` is called once, when all of the file is read. Batches are the same each time, and a constant
+        number of them is read ahead. Closing ends the reading, wherever it stands; then nobody uses the file
+        any more. Raises `UnsupportedFile` or `InvalidFile`, where the file is at fault: batches may have come
+        before.
         """
 
 

@@ -3,6 +3,7 @@
 import codecs
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -20,6 +21,7 @@ from sherlock.rag.parsers import (
     tabular,
     text,
 )
+from sherlock.rag.parsers.ocr import Ocr
 from sherlock.rag.surrogates import whole_characters
 
 Parser = Callable[[Path], Iterator[Section]]
@@ -76,19 +78,22 @@ def is_supported(filename: str, head: bytes) -> bool:
     return head != b"" and not _is_archive(head) and text.is_text(head)
 
 
-def parse(path: Path, filename: str) -> Iterator[Section]:
+def parse(path: Path, filename: str, ocr: Ocr | None = None) -> Iterator[Section]:
     """The document in `path`, section by section; `filename` is its name as it was uploaded.
+
+    `ocr` reads the pages that are pictures.
 
     No section holds NUL or a lone surrogate, so its text can be stored and encoded anywhere. Raises
     `UnsupportedFile`, and `InvalidFile` for a file that is damaged, locked by a password or has no text;
     sections may have come before an error.
     """
     blank = True
-    for section in _parser(path, filename)(path):
+    parser = _parser(path, filename)
+    for section in pdf.parse(path, ocr) if parser is pdf.parse else parser(path):
         clean = _storable(section.text)
         blank = blank and not clean.strip()
         heading = _storable(section.heading[:_LONGEST_HEADING]) if section.heading else None
-        yield Section(clean, section.page, heading, section.records)
+        yield replace(section, text=clean, heading=heading)
     if blank:
         raise InvalidFile("The file contains no text.")
 

@@ -37,6 +37,7 @@ def parse(path: Path) -> Iterator[Section]:
     with path.open("rb") as file:
         declared = _declared_encoding(file.read(4096))
     with text.open_text(path, declared=declared) as file:
+        yield text.decoded_from(file)
         yield from parse_text(iter(partial(file.read, text.BLOCK_CHARS), ""))
 
 

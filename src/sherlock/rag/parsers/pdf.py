@@ -13,6 +13,7 @@ import pypdfium2.raw
 
 from sherlock.rag.domain.errors import InvalidFile
 from sherlock.rag.domain.models import Section
+from sherlock.rag.parsers.ocr import Ocr, Picture, scale_for
 from sherlock.rag.parsers.running_lines import RunningLines
 
 # PDFium keeps global state: no two of its functions may run at once, whatever documents they work on.
@@ -33,12 +34,16 @@ def is_pdf(head: bytes) -> bool:
     return b"%PDF-" in head[:1024]
 
 
-def parse(path: Path) -> Iterator[Section]:
+def parse(path: Path, ocr: Ocr | None = None) -> Iterator[Section]:
     """Text in the page's own order, with the values of form fields, under the bookmarks.
+
+    Where a page has none but shows something, `ocr` tells its words, or the page is passed over.
 
     Headers and footers that pages repeat are kept where they come first. Raises `InvalidFile`.
     """
     blank = True
+    seen = 0
+    """Pages that were given to `ocr`."""
     document = _open(path)
     try:
         with _PDFIUM:
@@ -51,6 +56,12 @@ def parse(path: Path) -> Iterator[Section]:
         headings: list[tuple[int, str]] = []
         for at in range(pages):
             page = running.dropped(_page_text(document, at), at + 1)
+            scan = not page.strip() and _shows_something(document, at)
+            if scan and ocr and seen < ocr.most_pages and (picture := _picture(document, at)):
+                seen += 1
+                page = ocr.words(picture)
+            if scan:
+                yield Section("", at + 1, scan=True, ocr=page.strip() != "")
             blank = blank and not page.strip()
             for words in _under_bookmarks(page + "\n\n", bookmarks.get(at, []), headings):
                 yield Section(words, at + 1, " > ".join(title for _, title in headings) or None)
@@ -58,8 +69,9 @@ def parse(path: Path) -> Iterator[Section]:
         with _PDFIUM:
             document.close()
     if blank:
+        told = f"OCR found none on the {seen} it looked at" if ocr else "OCR is off"
         raise InvalidFile(
-            f"The PDF contains no text: its pages ({pages}) are scanned images or empty, and OCR is off."
+            f"The PDF contains no text: its pages ({pages}) are scanned images or empty, and {told}."
         )
 
 
@@ -114,6 +126,30 @@ def _open(path: Path) -> Any:
             raise InvalidFile("The PDF is damaged and cannot be opened.") from None
         document.init_forms()
         return document
+
+
+def _shows_something(document: Any, at: int) -> bool:
+    """Whether anything but text is drawn on the page."""
+    with (
+        _PDFIUM,
+        contextlib.suppress(pypdfium2.PdfiumError),
+        contextlib.closing(document[at]) as page,
+    ):
+        return any(drawn.type != pypdfium2.raw.FPDF_PAGEOBJ_TEXT for drawn in page.get_objects(max_depth=1))
+    return False
+
+
+def _picture(document: Any, at: int) -> Picture | None:
+    """`None` for a page that cannot be drawn."""
+    with (
+        _PDFIUM,
+        contextlib.suppress(pypdfium2.PdfiumError),
+        contextlib.closing(document[at]) as page,
+    ):
+        scale = scale_for(*page.get_size())
+        with contextlib.closing(page.render(scale=scale, grayscale=True)) as drawn:
+            return Picture(bytes(drawn.buffer), drawn.width, drawn.height, drawn.stride, round(scale * 72))
+    return None
 
 
 def _page_text(document: Any, at: int) -> str:

@@ -27,6 +27,7 @@ csv.field_size_limit(2 * _LONGEST_RECORD)
 def parse_csv(path: Path) -> Iterator[Section]:
     """The header row, then one line a record, `name: value; ...`; without a header the values alone."""
     with text.open_text(path) as file:
+        yield text.decoded_from(file)
         sample = file.read(_SAMPLE_CHARS)
         delimiter = _delimiter(sample)
         lines = chain(io.StringIO(sample + file.readline(_LONGEST_RECORD)), text.lines(file, _LONGEST_RECORD))
@@ -41,22 +42,25 @@ def parse_csv(path: Path) -> Iterator[Section]:
 def parse_json(path: Path) -> Iterator[Section]:
     """`name: value` lines, indented by depth; what is no sound JSON, or too much of it, as it stands."""
     try:
-        value = _load(path)
+        source, decoded = _source(path)
+        value = _loads(source)
     except (ValueError, RecursionError):
         yield from text.parse(path)
         return
+    yield decoded
     yield from text.gather(_json_paragraphs(value))
 
 
 def parse_jsonl(path: Path) -> Iterator[Section]:
     """As JSON, a paragraph for each line of the file; a broken line stands as it is."""
     with text.open_text(path) as file:
+        yield text.decoded_from(file)
         yield from text.gather(chain.from_iterable(_jsonl_pieces(text.lines(file, _LARGEST_JSON_BYTES))))
 
 
 def load_json(path: Path) -> Any:
     """The file's value in plain types. Raises `ValueError` or `RecursionError` where it cannot be read."""
-    return json.loads(_source(path))
+    return json.loads(_source(path)[0])
 
 
 # ── CSV ─────────────────────────────────────────────────────────────────────
@@ -125,15 +129,11 @@ class _Object(list[tuple[str, Any]]):
     """A JSON object as pairs, so that a name that comes twice keeps both values."""
 
 
-def _load(path: Path) -> Any:
-    return _loads(_source(path))
-
-
-def _source(path: Path) -> str:
+def _source(path: Path) -> tuple[str, Section]:
     if path.stat().st_size > _LARGEST_JSON_BYTES:
         raise ValueError("more than can be read whole")
     with text.open_text(path) as file:
-        return file.read()
+        return file.read(), text.decoded_from(file)
 
 
 def _loads(source: str) -> Any:

@@ -46,6 +46,7 @@ _CONTROLS: Final = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 def parse(path: Path) -> Iterator[Section]:
     """The text in blocks of whole lines."""
     with open_text(path) as file:
+        yield decoded_from(file)
         while block := file.read(BLOCK_CHARS):
             yield Section(block + file.readline(BLOCK_CHARS))
 
@@ -53,6 +54,7 @@ def parse(path: Path) -> Iterator[Section]:
 def parse_markdown(path: Path) -> Iterator[Section]:
     """A section for each heading, as it is written; `#` in code and front matter are no headings."""
     with open_text(path) as file:
+        yield decoded_from(file)
         yield from markdown_sections(lines(file))
 
 
@@ -64,6 +66,7 @@ def markdown_sections(source: Iterable[str]) -> Iterator[Section]:
 def parse_rst(path: Path) -> Iterator[Section]:
     """A section for each title; as in docutils, the first adornment seen is the highest level."""
     with open_text(path) as file:
+        yield decoded_from(file)
         yield from _under_headings(lines(file), _rst_level())
 
 
@@ -78,6 +81,11 @@ def open_text(path: Path, declared: str | None = None) -> TextIO:
     `declared` is the encoding the file claims; it is heard only where the bytes leave room for it.
     """
     return path.open(encoding=_encoding(path, declared), errors="replace")
+
+
+def decoded_from(file: TextIO) -> Section:
+    """What the sections of a file begin with that `open_text` opened: no text, but its encoding."""
+    return Section("", encoding=codecs.lookup(file.encoding).name)
 
 
 def decode(content: bytes) -> str:

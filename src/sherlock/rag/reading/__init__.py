@@ -11,8 +11,9 @@ from typing import Final
 from sherlock.rag import parsers
 from sherlock.rag.chunker import chunk
 from sherlock.rag.domain.errors import InvalidFile, SherlockError, Unavailable
-from sherlock.rag.domain.models import Chunk, ChunkingStrategy, Section
+from sherlock.rag.domain.models import Chunk, ChunkingStrategy, ReadingNotes, Section
 from sherlock.rag.domain.ports import TokenCounter
+from sherlock.rag.reading.notes import NoteTaker
 
 BATCH_CHUNKS: Final = 64
 """Chunks that are read, embedded and staged together: what a worker loses that is killed meanwhile.
@@ -32,15 +33,19 @@ def read(
     chunking: ChunkingStrategy,
     counter: TokenCounter,
     parse: Parse = parsers.parse,
+    noted: Callable[[ReadingNotes], None] | None = None,
 ) -> Iterator[list[Chunk]]:
     """The chunks of a file in batches, none of them empty; each is made when it is asked for.
 
-    Raises `IngestError` where the file is at fault, `Unavailable` where the copy of it cannot be read, and
-    `MemoryError`.
+    `noted` is called after the last one. Raises `IngestError` where the file is at fault, `Unavailable` where
+    the copy of it cannot be read, and `MemoryError`.
     """
-    chunks = chunk(parse(path, filename), chunking, counter)
+    taker = NoteTaker()
+    chunks = chunk(taker.listen(parse(path, filename)), chunking, counter)
     while batch := _next_batch(chunks):
         yield batch
+    if noted is not None:
+        noted(taker.notes)
 
 
 def _next_batch(chunks: Iterator[Chunk]) -> list[Chunk]:

@@ -6,23 +6,27 @@ by one. So no pickle, a bound on every message, and each value is looked at.
     parent -> child   read       {"path", "filename", "chunking": [chunk tokens, overlap tokens]}
     child -> parent   ready      {"ready": true}, once
                       batch      {"chunks": [[index, text, start, end, page, heading, gap, page breaks], ...]}
-                      end        {"end": true}
+                      end        {"end": [encoding, page count, skipped pages, OCR pages]}
                       failure    {"failure": kind, "message"}
 """
 
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from sherlock.rag.domain.errors import IngestError, InvalidFile, SherlockError, Unavailable, UnsupportedFile
-from sherlock.rag.domain.models import Chunk, ChunkingStrategy
+from sherlock.rag.domain.models import Chunk, ChunkingStrategy, ReadingNotes
 
 HEADER: Final = struct.Struct(">I")
 """The length of what follows, in bytes."""
 
 LONGEST: Final = 32 << 20
 """Bytes of a message: a batch of the largest chunks, each of their characters escaped, is shorter."""
+
+_NAME: Final = re.compile(r"[a-z0-9_-]{0,40}")
+_PAGES: Final = re.compile(r"[0-9, -]{0,100000}")
 
 _FAILURES: Final[dict[str, type[SherlockError]]] = {
     "server_error": IngestError,
@@ -55,6 +59,8 @@ class Batch(NamedTuple):
 class End(NamedTuple):
     """The file is read."""
 
+    notes: ReadingNotes
+
 
 class Failure(NamedTuple):
     """The file cannot be read; another one may be asked for."""
@@ -85,8 +91,8 @@ def pack_answer(answer: Answer) -> bytes:
             return _pack({"failure": "memory", "message": ""})
         case Ready():
             return _pack({"ready": True})
-        case End():
-            return _pack({"end": True})
+        case End(notes):
+            return _pack({"end": [notes.encoding, notes.page_count, notes.skipped_pages, notes.ocr_pages]})
 
 
 def body_length(header: bytes) -> int:
@@ -115,8 +121,10 @@ def unpack_answer(body: bytes) -> Answer:
             return Failure(_FAILURES[kind](message))
         case {"ready": True}:
             return Ready()
-        case {"end": True}:
-            return End()
+        case {"end": [str() | None as encoding, int() | None as pages, str(skipped), str(recognized)]} if (
+            _NAME.fullmatch(encoding or "") and _PAGES.fullmatch(skipped) and _PAGES.fullmatch(recognized)
+        ):
+            return End(ReadingNotes(encoding, pages, skipped, recognized))
     raise Garbled
 
 

@@ -6,7 +6,7 @@ before anything can gather in them. The pipe between is bounded, so a slow encod
 """
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from time import monotonic
@@ -14,7 +14,7 @@ from typing import Final
 
 from sherlock.rag.adapters.reading_process.child import Cause, Child, Died
 from sherlock.rag.domain.errors import IngestError, InvalidFile, SherlockError
-from sherlock.rag.domain.models import Chunk, ChunkingStrategy
+from sherlock.rag.domain.models import Chunk, ChunkingStrategy, ReadingNotes
 from sherlock.rag.reading import messages
 from sherlock.rag.threads import run_in_thread
 
@@ -30,25 +30,40 @@ class ProcessReader:
     """As many processes as files are read at once.
 
     `memory_bytes` is what one may hold; `timeout_s` bounds both its processor time for one file and the time
-    that the caller spends waiting for it. `module` is run as the process (see `sherlock.rag.reading`).
+    that the caller spends waiting for it. With `ocr_languages`, as Tesseract names them (`deu+eng`), pages of
+    a PDF that are pictures are read, up to `ocr_pages` of a file. `module` is run as the process (see
+    `sherlock.rag.reading`).
     """
 
-    def __init__(self, *, memory_bytes: int, timeout_s: float, module: str = "sherlock.rag.reading") -> None:
+    def __init__(
+        self,
+        *,
+        memory_bytes: int,
+        timeout_s: float,
+        ocr_languages: str = "",
+        ocr_pages: int = 0,
+        module: str = "sherlock.rag.reading",
+    ) -> None:
         self._memory_bytes = memory_bytes
         self._timeout_s = timeout_s
         self._module = module
+        self._limits = (str(timeout_s), ocr_languages, str(ocr_pages))
         self._idle: list[Child] = []
         self._closed = False
 
     async def chunks(
-        self, path: Path, filename: str, chunking: ChunkingStrategy
+        self,
+        path: Path,
+        filename: str,
+        chunking: ChunkingStrategy,
+        noted: Callable[[ReadingNotes], None] | None = None,
     ) -> AsyncGenerator[list[Chunk], None]:
         request = messages.Read(path, filename, chunking)
         next_index = 0
         for last_try in (False, True):
             child = await self._take()
             try:
-                async with aclosing(self._batches(child, request)) as batches:
+                async with aclosing(self._batches(child, request, noted)) as batches:
                     async for batch in batches:
                         if batch[0].index == next_index:  # a second try begins with what is known already
                             next_index += len(batch)
@@ -72,7 +87,9 @@ class ProcessReader:
         while self._idle:
             await self._idle.pop().end()
 
-    async def _batches(self, child: Child, request: messages.Read) -> AsyncGenerator[list[Chunk], None]:
+    async def _batches(
+        self, child: Child, request: messages.Read, noted: Callable[[ReadingNotes], None] | None
+    ) -> AsyncGenerator[list[Chunk], None]:
         """Raises `Died`, and what the process says is wrong with the file."""
         await child.ask(request, await run_in_thread(None, _size, request.path))
         left_s = self._timeout_s
@@ -87,8 +104,12 @@ class ProcessReader:
                     raise error
                 case messages.OutOfMemory():
                     raise Died("memory")
-                case _:
+                case messages.End(notes):
+                    if noted is not None:
+                        noted(notes)
                     return
+                case messages.Ready():
+                    raise Died("crash")
 
     async def _take(self) -> Child:
         while self._idle:
@@ -96,7 +117,7 @@ class ProcessReader:
             if child.alive:
                 return child
             await child.end()
-        return await Child.start(self._module, self._memory_bytes, self._timeout_s)
+        return await Child.start(self._module, self._memory_bytes, *self._limits)
 
     async def _put_back(self, child: Child) -> None:
         resident = await child.rest()

@@ -18,7 +18,15 @@ EXIT_TIMEOUT_S: Final = 1.0
 
 _HAS_PROC: Final = Path("/proc/self/statm").exists()  # Linux; elsewhere ps is asked
 
-_KEPT_VARIABLES: Final = ("PATH", "LANG", "TZ", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_KEPT_VARIABLES: Final = (
+    "PATH",
+    "LANG",
+    "TZ",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "TESSDATA_PREFIX",
+)
 _KEPT_PREFIXES: Final = ("PYTHON", "LC_")
 _FROM_OUTSIDE: Final = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
 
@@ -51,15 +59,15 @@ class Child:
         """Their size."""
 
     @classmethod
-    async def start(cls, module: str, memory_bytes: int, timeout_s: float) -> "Child":
-        """A process that has loaded everything. Raises `Unavailable`.
+    async def start(cls, module: str, memory_bytes: int, *arguments: str) -> "Child":
+        """A process that has loaded everything; `arguments` come after those two. Raises `Unavailable`.
 
         Nothing of a document stands among its arguments, and no setting of ours, which may be secret, in its
         environment.
         """
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, str(os.getpid()), str(memory_bytes), str(timeout_s),
+                sys.executable, "-m", module, str(os.getpid()), str(memory_bytes), *arguments,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 env=_environment(), start_new_session=True,
             )  # fmt: skip
