@@ -283,6 +283,8 @@ def _embedder(settings: Settings, stack: AsyncExitStack, warm_up: Collection[Mod
         found.name if found else settings.encoder_model,
         lambda: local_models.encoder_folder(settings.encoder_model, models_dir),
         dimension=local_models.encoder_dimension(found.folder) if found else None,
+        # A folder of models may be mounted read-only; the data folder is ours.
+        exports=list(dict.fromkeys([models_dir, settings.data_dir / "models"])),
     )
     _keep(embedder, stack, warm="embedder" in warm_up)
     return embedder

@@ -1,11 +1,13 @@
-"""`Embedder` on sentence-transformers (torch, CPU).
+"""`Embedder` on sentence-transformers: torch, and ONNX Runtime for single queries.
 
 The encoder reads some 256 word pieces at once and would drop the rest, so a text is cut into windows at word
 pieces, and every window gets its vector. Windows of similar length share a batch: padding costs as much as
-words.
+words. Queries have a thread of their own, and on a CPU soon an exported form of the encoder, which takes half
+the time for one of them and the same for a batch.
 """
 
 import asyncio
+import logging
 import threading
 from array import array
 from collections import OrderedDict
@@ -15,8 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sherlock.rag.domain.errors import EmbedderUnavailable
 from sherlock.rag.domain.models import ComponentStatus, Encoder, Vector
+from sherlock.rag.exported_encoder import Batch, Forward, open_exported
 from sherlock.rag.loaded_model import LoadedModel
 from sherlock.rag.shared_runs import SharedRuns
 from sherlock.rag.surrogates import without_surrogates
@@ -30,11 +36,23 @@ WINDOW_TOKENS = 256
 OVERLAP_TOKENS = 32
 BATCH_TOKENS = 1024
 """Padded tokens in one call of the model; larger batches are slower on a CPU (padding, cache)."""
+GPU_BATCH_TOKENS = 32 * BATCH_TOKENS
+"""A GPU is fastest when it is full."""
 TOGETHER_CHARS = 4 * BATCH_TOKENS
 """Short texts of several callers that fill one call: 5 words take 6 ms in company and 15 alone."""
 QUERY_CACHE_ENTRIES = 256
 
+_SAMPLES = (
+    ("warm",),
+    ("how do I reset the password of my account?",),
+    ("E-4711", "naïve café 東京 🙂", "", "the same words " * 40),
+    ("a line of text that comes in company", "and another one " * 9),
+)
+"""What an exported encoder is compared on: one text and several, of lengths that need padding."""
+
 Kind = Literal["query", "document"]
+
+logger = logging.getLogger(__name__)
 
 
 def window_spans(tokens: int, size: int, overlap: int) -> list[tuple[int, int]]:
@@ -69,20 +87,59 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 class _Model:
     """The loaded encoder with its own tokenizer, and the ids that stand around each window."""
 
+    folder: Path
     transformer: "SentenceTransformer"
     tokenizer: "Tokenizer"
     head: dict[Kind, list[int]]
     tail: list[int]
     pad: int
     window_tokens: int
+    batch_tokens: int
     dimension: int
+
+    def windows(self, texts: Sequence[str], kind: Kind) -> tuple[list[list[int]], list[int]]:
+        """The word pieces of every window, and of each the position of its text."""
+        windows: list[list[int]] = []
+        owners: list[int] = []
+        readable = [without_surrogates(text) for text in texts]
+        for owner, encoding in enumerate(
+            self.tokenizer.encode_batch_fast(readable, add_special_tokens=False)
+        ):
+            for start, end in window_spans(len(encoding), self.window_tokens, OVERLAP_TOKENS):
+                windows.append([*self.head[kind], *encoding.ids[start:end], *self.tail])
+                owners.append(owner)
+        return windows, owners
+
+    def padded(self, windows: Sequence[list[int]]) -> Batch:
+        """Word pieces and mask [windows, longest]."""
+        longest = max(map(len, windows))
+        ids = np.full((len(windows), longest), self.pad, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for row, window in enumerate(windows):
+            ids[row, : len(window)] = window
+            mask[row, : len(window)] = 1
+        return ids, mask
+
+    def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+        """`Forward` on torch."""
+        import torch
+
+        device = self.transformer.device
+        features = {
+            "input_ids": torch.from_numpy(ids).to(device),
+            "attention_mask": torch.from_numpy(mask).to(device),
+        }
+        with torch.inference_mode():
+            vectors: torch.Tensor = self.transformer.forward(features)["sentence_embedding"]
+        return vectors.float().cpu().numpy()
 
 
 class SentenceTransformersEmbedder:
     """`locate` gives the model's folder and may block (it may fetch it); it runs in the loading thread.
 
     `dimension` is what the folder's configuration says, so that `encoder` is known before the model is
-    loaded; `None` where that cannot be known. `threads` bounds torch in this whole process.
+    loaded; `None` where that cannot be known. `threads` bounds torch in this whole process. `exports` are the
+    folders where the encoder's exported form is looked for and kept; with none, queries stay on torch.
     """
 
     def __init__(
@@ -92,16 +149,21 @@ class SentenceTransformersEmbedder:
         *,
         dimension: int | None = None,
         threads: int = 1,
+        exports: Sequence[Path] = (),
     ) -> None:
         self._name = name
         self._locate = locate
         self._dimension = dimension
         self._threads = threads
+        self._exports = exports
         self._model = LoadedModel("The encoder", self._load, EmbedderUnavailable)
         # A batch of documents holds its thread for some 0.35 s, and many follow each other. Queries have
         # their own thread over the same weights, which are only read.
         self._documents = SharedRuns(self._embed_documents, TOGETHER_CHARS, "embed-documents")
         self._queries = ThreadPoolExecutor(1, thread_name_prefix="embed-query")
+        self._exporting = ThreadPoolExecutor(1, thread_name_prefix="export-encoder")
+        self._export_begun = False
+        self._exported: Forward | None = None
         self._recent: OrderedDict[str, Vector] = OrderedDict()
         self._closing = threading.Event()
 
@@ -130,6 +192,11 @@ class SentenceTransformersEmbedder:
         self._recent[text] = vector = mean(windows)
         if len(self._recent) > QUERY_CACHE_ENTRIES:
             self._recent.popitem(last=False)
+        if self._exports and not self._export_begun:
+            # Behind the first query: a start takes no longer for it, and a worker, which has no queries, does
+            # without.
+            self._export_begun = True
+            self._exporting.submit(self._export)
         return vector[:]
 
     async def status(self) -> ComponentStatus:
@@ -139,6 +206,7 @@ class SentenceTransformersEmbedder:
         self._closing.set()
         self._documents.close()
         self._queries.shutdown(wait=False, cancel_futures=True)
+        self._exporting.shutdown(wait=False, cancel_futures=True)
 
     async def _embed_alone(self, text: str) -> list[list[Vector]]:
         abandoned = threading.Event()
@@ -179,7 +247,8 @@ class SentenceTransformersEmbedder:
 
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         torch.set_num_threads(self._threads)
-        transformer = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        transformer = SentenceTransformer(str(folder), device=device, local_files_only=True)
         transformer.eval()
         # A copy of our own: the library's changes its padding and truncation from call to call.
         tokenizer = Tokenizer.from_str(transformer.tokenizer.backend_tokenizer.to_str())
@@ -199,12 +268,14 @@ class SentenceTransformersEmbedder:
         longest_head = max(map(len, heads.values()))
         limit = min(WINDOW_TOKENS, transformer.max_seq_length or WINDOW_TOKENS)
         return _Model(
+            folder=folder,
             transformer=transformer,
             tokenizer=tokenizer,
             head=heads,
             tail=tail,
             pad=transformer.tokenizer.pad_token_id or 0,
             window_tokens=limit - longest_head - len(tail),
+            batch_tokens=BATCH_TOKENS if device == "cpu" else GPU_BATCH_TOKENS,
             dimension=dimension,
         )
 
@@ -213,36 +284,28 @@ class SentenceTransformersEmbedder:
 
     def _embed(self, texts: list[str], kind: Kind, abandoned: Callable[[], bool]) -> list[list[Vector]]:
         model = self._model.get()
-        readable = [without_surrogates(text) for text in texts]
-        windows: list[list[int]] = []
-        owners: list[int] = []
-        for owner, encoding in enumerate(
-            model.tokenizer.encode_batch_fast(readable, add_special_tokens=False)
-        ):
-            for start, end in window_spans(len(encoding), model.window_tokens, OVERLAP_TOKENS):
-                windows.append([*model.head[kind], *encoding.ids[start:end], *model.tail])
-                owners.append(owner)
+        windows, owners = model.windows(texts, kind)
+        forward = (self._exported if kind == "query" else None) or model.forward
+        encoded: list[Vector] = [array("f")] * len(windows)
+        for positions in batches([len(window) for window in windows], model.batch_tokens):
+            if self._closing.is_set() or abandoned():
+                raise EmbedderUnavailable("The encoder has been stopped.")
+            values = forward(*model.padded([windows[position] for position in positions]))
+            for position, vector in zip(positions, values, strict=True):
+                encoded[position] = unit(vector)
         vectors: list[list[Vector]] = [[] for _ in texts]
-        for owner, vector in zip(owners, self._encode(model, windows, abandoned), strict=True):
+        for owner, vector in zip(owners, encoded, strict=True):
             vectors[owner].append(vector)
         return vectors
 
-    def _encode(self, model: _Model, windows: list[list[int]], abandoned: Callable[[], bool]) -> list[Vector]:
-        import torch
-
-        vectors: list[Vector] = [array("f")] * len(windows)
-        for positions in batches([len(window) for window in windows], BATCH_TOKENS):
-            if self._closing.is_set() or abandoned():
-                raise EmbedderUnavailable("The encoder has been stopped.")
-            longest = len(windows[positions[0]])
-            ids = torch.full((len(positions), longest), model.pad)
-            mask = torch.zeros((len(positions), longest), dtype=torch.long)
-            for row, position in enumerate(positions):
-                window = windows[position]
-                ids[row, : len(window)] = torch.tensor(window)
-                mask[row, : len(window)] = 1
-            with torch.inference_mode():
-                output = model.transformer.forward({"input_ids": ids, "attention_mask": mask})
-            for position, values in zip(positions, output["sentence_embedding"].numpy(), strict=True):
-                vectors[position] = unit(values)
-        return vectors
+    def _export(self) -> None:
+        """Have queries run on the encoder's exported form, if it has one that gives the same vectors."""
+        try:
+            model = self._model.get()
+            if model.transformer.device.type == "cpu" and not self._closing.is_set():
+                samples = [model.padded(model.windows(texts, "query")[0]) for texts in _SAMPLES]
+                self._exported = open_exported(
+                    model.transformer, model.folder, self._exports, model.forward, samples
+                )
+        except Exception:  # of the exporter, of ONNX Runtime, or that it is not installed
+            logger.warning("encoder could not be exported; queries stay on torch", exc_info=True)
