@@ -115,9 +115,10 @@ _MEASURE = text("""
 _PUBLISH = text("""
     with published as (
         insert into knowledge_chunks (workspace_id, vector_store_id, file_id, store_no, file_no, chunk_index,
-                                      content, char_start, char_end, page, heading, digest, gap, page_breaks)
+                                      content, char_start, char_end, page, heading, gap, page_breaks, digest)
         select :workspace, :store, :file, :store_no, :file_no, chunk_index,
-               content, char_start, char_end, page, heading, substr(digest, 1, :digest_bytes), gap, page_breaks
+               content, char_start, char_end, page, heading, gap, page_breaks,
+               substr(digest, 1, :digest_bytes)
         from ingest_chunks
         where job_id = :job and chunk_index >= :first and chunk_index < :end
         order by chunk_index
