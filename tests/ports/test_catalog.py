@@ -725,7 +725,7 @@ async def test_a_file_deleted_while_a_store_is_created_is_not_found(
         await connection.execute(delete, {"workspace": workspace, "id": file.id})
         creating = asyncio.ensure_future(postgres.add_vector_store(store, [file.id], CHUNKING))
         async with asyncio.timeout(60):
-            while not await connection.scalar(_WAITING):
+            while not await connection.scalar(_WAITING):  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.01)
     with pytest.raises(NotFound) as raised:
         await creating

@@ -174,7 +174,8 @@ async def test_only_what_is_new_is_encoded(bench: Bench):
     job = await bench.claim()
     await bench.ingestor.run(job)
     [[last]] = bench.embedder.asked
-    assert last.endswith("A new last line.") and last not in known
+    assert last.endswith("A new last line.")
+    assert last not in known
     assert (await bench.text(job)).split() == longer.decode().split()
 
 
