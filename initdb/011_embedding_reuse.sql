@@ -7,5 +7,16 @@ alter table knowledge_chunks
 create index if not exists knowledge_chunks_digest on knowledge_chunks (workspace_id, digest)
     where digest is not null;
 
+-- When the file store was last compared with the records, and what came of it; one row. Of the whole service and not
+-- of a workspace: it says when workers look, and counts.
+create table if not exists reconciliation (
+    one                   boolean     primary key default true check (one),
+    begun_at              timestamptz not null default now(),
+    ended_at              timestamptz,                        -- of the last one that came to an end
+    bytes_without_record  int         not null default 0 check (bytes_without_record >= 0),
+    records_without_bytes int         not null default 0 check (records_without_bytes >= 0)
+);
+grant select, insert, update, delete on reconciliation to sherlock_app;
+
 insert into schema_migrations (name) values ('011_embedding_reuse') on conflict do nothing;
 reset search_path;

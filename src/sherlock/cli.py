@@ -117,31 +117,36 @@ def migrate() -> None:
     out.print("The schema is up to date.")
 
 
-GC_GRACE_S = 60.0
-"""Far longer than it takes from the last byte of an upload to its record."""
-
-
 @app.command()
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    records: Annotated[
+        bool, typer.Option("--records", help="Also remove files whose bytes are gone from the file store.")
+    ] = False,
 ) -> None:
     """Remove stored bytes whose file was deleted while the file store was down.
 
     Asked for by a person and never on a timer: a file store shared by two databases, or a database restored
-    from an old backup, makes good files look left over.
+    from an old backup, makes good files look left over. Files without bytes are counted, and stay unless
+    `--records` is given: with the wrong bucket every file looks like that.
     """
-    run(_gc(dry_run))
+    run(_gc(dry_run, records))
 
 
-async def _gc(dry_run: bool) -> None:
+async def _gc(dry_run: bool, records: bool) -> None:
     from sherlock import wiring
 
     async with wiring.open_services(settings(rag=True)) as services:
-        files = services.require_rag().files
+        reconciler = services.require_rag().reconciler
         if dry_run:
-            out.print(f"{len(await files.orphans())} stored objects have no file.")
-        else:
-            out.print(f"{await files.sweep(GC_GRACE_S)} stored objects without a file were removed.")
+            found = await reconciler.count()
+            out.print(f"{found.bytes_without_record} stored objects have no file.")
+            out.print(f"{found.records_without_bytes} files have no stored bytes.")
+            return
+        removed = await reconciler.remove(records=records)
+        out.print(f"{removed.bytes_without_record} stored objects without a file were removed.")
+        if records:
+            out.print(f"{removed.records_without_bytes} files without stored bytes were removed.")
 
 
 @models.command("prepare")

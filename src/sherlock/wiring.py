@@ -40,12 +40,16 @@ if TYPE_CHECKING:
     from sherlock.rag.application.housekeeping import Housekeeper
     from sherlock.rag.application.ingest import Ingestor
     from sherlock.rag.application.jobs import Jobs
+    from sherlock.rag.application.reconcile import Reconciler
     from sherlock.rag.application.uploads import Uploads
     from sherlock.rag.application.vector_stores import VectorStores
 
 log = logging.getLogger(__name__)
 
 MIGRATE_AGAIN_S = 2.0
+RECONCILE_EVERY_S = 6 * 3600.0
+UPLOAD_GRACE_S = 60.0
+"""Far longer than it takes from the last byte of an upload to its record."""
 REMOTE_CONTEXT_TOKENS = 6_000
 LOCAL_CONTEXT_TOKENS = 800
 """The packaged model loses facts in longer prompts."""
@@ -67,6 +71,7 @@ class Rag:
     response_store: ResponseStore
     jobs: "Jobs"
     housekeeper: "Housekeeper"
+    reconciler: "Reconciler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,7 @@ async def _rag(
     from sherlock.rag.adapters.postgres_ingest_requests import PostgresIngestRequests
     from sherlock.rag.adapters.postgres_job_log import PostgresJobLog
     from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
+    from sherlock.rag.adapters.postgres_reconciliation import PostgresReconciliation
     from sherlock.rag.adapters.postgres_responses import PostgresResponses
     from sherlock.rag.adapters.postgres_uploads import PostgresUploadRecords
     from sherlock.rag.adapters.reading_process import ProcessReader
@@ -160,6 +166,7 @@ async def _rag(
     from sherlock.rag.application.ingest import Ingestor
     from sherlock.rag.application.jobs import Jobs
     from sherlock.rag.application.queue_limit import QueueLimit
+    from sherlock.rag.application.reconcile import Reconciler
     from sherlock.rag.application.uploads import Uploads
     from sherlock.rag.application.vector_stores import VectorStores
 
@@ -188,13 +195,16 @@ async def _rag(
         QueueLimit(queue, settings.queue_max_jobs),
     )
     checks["postgres"] = proven_by(database.check)
-    checks["file_store"] = proven_by(file_store.check)
     checks["embedder"] = embedder.status
     if reranker is not None:
         checks["reranker"] = reranker.status
     files = Files(catalog, file_store, settings.max_file_bytes)
     uploads = Uploads(PostgresUploadRecords(database), files, file_store)
     responses = PostgresResponses(database)
+    reconciler = Reconciler(
+        files, PostgresReconciliation(database), every_s=RECONCILE_EVERY_S, grace_s=UPLOAD_GRACE_S
+    )
+    checks["file_store"] = reconciler.file_store_status
     return Rag(
         files=files,
         uploads=uploads,
@@ -215,7 +225,8 @@ async def _rag(
         ingest_requests=ingest_requests,
         response_store=responses,
         jobs=Jobs(PostgresJobLog(database), catalog),
-        housekeeper=Housekeeper(catalog, file_store, uploads, responses),
+        housekeeper=Housekeeper(catalog, file_store, uploads, responses, ingest_requests),
+        reconciler=reconciler,
     )
 
 

@@ -18,7 +18,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -28,9 +28,10 @@ from sherlock.config import Settings
 from sherlock.process import cancelled, stop_on_signals, until, watched_parent
 from sherlock.rag.application.housekeeping import Housekeeper
 from sherlock.rag.application.ingest import Ingestor, retry_delay_s
+from sherlock.rag.application.reconcile import Reconciler
 from sherlock.rag.domain.errors import IngestError, LeaseLost, Unavailable
 from sherlock.rag.domain.messages import IngestStage
-from sherlock.rag.domain.models import IngestJob, LastError, Lease
+from sherlock.rag.domain.models import IngestJob, LastError, Lease, Orphans
 from sherlock.rag.domain.ports import IngestQueue
 from sherlock.rag.working_folders import remove_abandoned
 
@@ -43,6 +44,9 @@ RUN_OUT_S = 0.5
 """How long a slot waits for work that was cancelled to end, before it takes the next job beside it."""
 HOUSEKEEPING_S = 15.0
 """Between two rounds, give or take half: workers that were started together soon take turns."""
+
+RECONCILING_S = 600.0
+"""How often a worker asks whether it is to compare the file store with the records, and what was found."""
 
 
 def owner_name() -> str:
@@ -212,6 +216,25 @@ async def keep_house(
     await until(stop, rounds())
 
 
+async def keep_reconciled(
+    reconciler: Reconciler, stop: asyncio.Event, *, every_s: float = RECONCILING_S
+) -> None:
+    """Ask again and again whether the file store and the records are to be compared, until `stop` is set."""
+
+    async def rounds() -> None:
+        while True:
+            try:
+                found = await reconciler.run_if_due()
+            except Exception as error:
+                log.warning("reconciliation failed", extra={"error": type(error).__name__})
+            else:
+                if found is not None and found != Orphans(0, 0):
+                    log.warning("the file store and the records differ", extra=asdict(found))
+            await asyncio.sleep(every_s)
+
+    await until(stop, rounds())
+
+
 async def serve(settings: Settings, *, parent: int = 0) -> None:
     """The worker process; with `parent`, it stops when that process is no longer its parent."""
     observability.configure(settings.log_level)
@@ -229,6 +252,7 @@ async def serve(settings: Settings, *, parent: int = 0) -> None:
             worker = Worker(rag.queue, rag.ingestor, slots=settings.workers, lease_s=settings.job_lease_s)
             async with asyncio.TaskGroup() as group:
                 group.create_task(keep_house(rag.housekeeper, stop))
+                group.create_task(keep_reconciled(rag.reconciler, stop))
                 group.create_task(worker.run(stop))
 
     await stop_on_signals(work)

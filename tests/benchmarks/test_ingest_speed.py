@@ -251,7 +251,9 @@ async def test_a_second_store_costs_no_encoding(bench: Bench, database: Database
             seconds = time.perf_counter() - began
         await bench.queue.complete(job.lease, published)
         parts = ", ".join(f"{name} {took:.2f}" for name, took in stages.items())
-        print(f"\n{published.chunk_count} chunks, {published.window_count} windows: {seconds:.2f} s ({parts})")
+        print(
+            f"\n{published.chunk_count} chunks, {published.window_count} windows: {seconds:.2f} s ({parts})"
+        )
         return seconds, job, published
 
     first_s, first, published = await ingest()

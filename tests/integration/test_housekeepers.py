@@ -11,6 +11,7 @@ from tests.ports.test_catalog import CHUNKING, a_file, a_store, attach
 
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
+from sherlock.rag.adapters.postgres_ingest_requests import PostgresIngestRequests
 from sherlock.rag.adapters.postgres_responses import PostgresResponses
 from sherlock.rag.adapters.postgres_uploads import PostgresUploadRecords
 from sherlock.rag.application.files import Files
@@ -42,8 +43,10 @@ async def test_they_clear_away_what_has_expired_and_nothing_else(
     async with database.transaction() as connection:
         await connection.execute(_EXPIRE_FILES, {"workspace": workspace, "ids": [file.id for file in gone]})
 
+    responses, requests = PostgresResponses(database), PostgresIngestRequests(database)
+
     async def keep_house() -> None:
-        while await Housekeeper(catalog, blobs, uploads, PostgresResponses(database)).run_once():
+        while await Housekeeper(catalog, blobs, uploads, responses, requests).run_once():
             pass
 
     async def use(store: VectorStore, file: StoredFile) -> None:

@@ -109,6 +109,34 @@ async def test_a_connection_is_set_up_for_searching(database: Database) -> None:
             assert await connection.scalar(text(f"show {name}")) == value
 
 
+async def ends_every_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server whose backend is shut down just after the login, and whose socket stays open for a while."""
+
+    def message(kind: bytes, body: bytes) -> bytes:
+        return kind + (len(body) + 4).to_bytes(4, "big") + body
+
+    while (size := int.from_bytes(await reader.readexactly(4), "big")) == 8:  # TLS? no
+        await reader.readexactly(size - 4)
+        writer.write(b"N")
+    await reader.readexactly(size - 4)
+    ready = message(b"R", bytes(4)) + message(b"S", b"server_version\x0018.0\0") + message(b"Z", b"I")
+    writer.write(ready + message(b"E", b"SFATAL\0C57P01\0Mterminating connection\0\0"))
+    await reader.read()
+    writer.close()
+
+
+async def test_a_connection_that_ends_while_it_is_set_up_is_unavailable() -> None:
+    server = await asyncio.start_server(ends_every_connection, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        database = await Database.open(f"postgresql://sherlock_app:pw@127.0.0.1:{port}/db", pool_size=1)
+        try:
+            with pytest.raises(DatabaseUnavailable):
+                await answers(database)
+        finally:
+            await database.close()
+
+
 async def test_a_wrong_statement_is_not_called_unavailable(own: Database) -> None:
     with pytest.raises(ProgrammingError):
         async with own.transaction() as connection:

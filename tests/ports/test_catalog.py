@@ -712,6 +712,28 @@ async def test_file_count_stands_whatever_happens_at_once(
         assert stores[1].id not in await file_counts(database, workspace)
 
 
+_WAITING = text("select count(*) from pg_locks where not granted and locktype = 'transactionid'")
+
+
+async def test_a_file_deleted_while_a_store_is_created_is_not_found(
+    postgres: PostgresCatalog, database: Database, workspace: WorkspaceId
+) -> None:
+    file, store = a_file(workspace), a_store(workspace)
+    await postgres.add_file(file)
+    async with database.transaction() as connection:
+        delete = text("delete from knowledge_files where workspace_id = :workspace and id = :id")
+        await connection.execute(delete, {"workspace": workspace, "id": file.id})
+        creating = asyncio.ensure_future(postgres.add_vector_store(store, [file.id], CHUNKING))
+        async with asyncio.timeout(60):
+            while not await connection.scalar(_WAITING):  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.01)
+    with pytest.raises(NotFound) as raised:
+        await creating
+    assert raised.value.param == "file_ids"
+    with pytest.raises(NotFound):
+        await postgres.get_vector_store(workspace, store.id)
+
+
 async def test_a_touch_waits_for_nobody(
     postgres: PostgresCatalog, database: Database, workspace: WorkspaceId
 ) -> None:

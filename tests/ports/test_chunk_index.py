@@ -35,6 +35,7 @@ from sherlock.rag.domain.models import (
     Comparison,
     Compound,
     EmbeddedChunk,
+    Encoder,
     Filter,
     IndexQuery,
     IngestJob,
@@ -258,6 +259,46 @@ async def test_publishing_replaces_what_was_there(bench: Bench) -> None:
     assert published.chunk_count == 2
     assert texts_of(await bench.search("pump", store)) == {"Only this is left.", "And this."}
     assert await bench.search("KX-4471", store, alpha=0) == []
+
+
+async def test_what_is_encoded_is_found_by_its_digest(bench: Bench) -> None:
+    chunks = await embedded([*MANUAL, "two windows"])
+    chunks[3] = EmbeddedChunk(chunks[3].chunk, [axis(0), axis(1)])
+    digests = [one.chunk.digest for one in chunks]
+    store, file = await bench.add_store(), await bench.add_file()
+    job = await bench.attach(store, file)
+    await bench.index.stage(job.lease, chunks)
+    assert await bench.index.encoded(bench.workspace, EMBEDDER.encoder, digests) == {}, "only staged"
+    await bench.queue.complete(job.lease, await bench.index.publish(job.lease, len(chunks)))
+    for _ in range(2):  # the second time two chunks have each digest
+        found = await bench.index.encoded(bench.workspace, EMBEDDER.encoder, [*digests, b"?" * 32])
+        assert {*found} == {*digests}
+        for one in chunks:
+            assert found[one.chunk.digest] == [pytest.approx(window, abs=1e-3) for window in one.windows]
+        again = [EmbeddedChunk(one.chunk, found[one.chunk.digest]) for one in chunks]
+        await bench.finish(await bench.attach(await bench.add_store(), file), again)
+    assert await bench.index.encoded(bench.workspace, EMBEDDER.encoder, digests) == found, "exactly"
+
+
+async def test_what_another_workspace_or_encoder_made_is_not_found(
+    bench: Bench, stranger: WorkspaceId
+) -> None:
+    await bench.ingest(await bench.add_store(), MANUAL)
+    digests = [one.chunk.digest for one in await embedded(MANUAL)]
+    assert await bench.index.encoded(stranger, EMBEDDER.encoder, digests) == {}
+    for other in (Encoder("another", 384), Encoder(EMBEDDER.encoder.name, 8)):
+        assert await bench.index.encoded(bench.workspace, other, digests) == {}
+
+
+async def test_what_is_encoded_goes_with_the_last_chunk_that_has_it(bench: Bench) -> None:
+    one, another = await bench.add_store(), await bench.add_store()
+    file = await bench.ingest(one, MANUAL)
+    await bench.ingest(another, MANUAL, file=file)
+    digests = [made.chunk.digest for made in await embedded(MANUAL)]
+    await bench.catalog.detach_file(bench.workspace, one, file)
+    assert {*await bench.index.encoded(bench.workspace, EMBEDDER.encoder, digests)} == {*digests}
+    await bench.catalog.delete_vector_store(bench.workspace, another)
+    assert await bench.index.encoded(bench.workspace, EMBEDDER.encoder, digests) == {}
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""What every `IngestRequests` does; PostgreSQL's is the only one."""
+"""What every `IngestRequests` does: the in-memory one and PostgreSQL's behave alike."""
 
 import asyncio
 import secrets
@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
+from tests.fakes import InMemoryCatalog, MemoryState
+from tests.fakes_requests import InMemoryIngestRequests
 
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
 from sherlock.rag.adapters.postgres_ingest_requests import PostgresIngestRequests
 from sherlock.rag.domain.messages import IngestRequest, IngestRequests
 from sherlock.rag.domain.models import ChunkingStrategy, Encoder, StoredFile, VectorStore, WorkspaceId
+from sherlock.rag.domain.ports import Catalog
 
 STORE = "vs_requests"
 LEASE_S = 30.0
@@ -31,19 +34,12 @@ AGE = text("""
 """)
 
 
-@pytest.fixture
-async def requests(database: Database) -> AsyncIterator[IngestRequests]:
-    requests = PostgresIngestRequests(database)
-    yield requests
-    await requests.close()
-
-
 class Bench:
     """A store whose files begin in progress."""
 
     def __init__(self, database: Database, workspace: WorkspaceId) -> None:
         self.database = database
-        self.catalog = PostgresCatalog(database)
+        self.catalog: Catalog = PostgresCatalog(database)
         self.workspace = workspace
 
     async def request(self) -> IngestRequest:
@@ -65,12 +61,54 @@ class Bench:
             await connection.execute(statement, {"workspace": self.workspace, **parameters})  # type: ignore[call-overload]
 
 
+class MemoryBench(Bench):
+    """The same in memory."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
+        self.catalog = InMemoryCatalog(state)
+        self.workspace = WorkspaceId("here")
+        self.requests = InMemoryIngestRequests(state)
+
+    async def end(self, request: IngestRequest, status: str = "completed") -> None:
+        self.state.change((self.workspace, STORE, request.file_id), status=status)
+
+    async def later(self, seconds: float) -> None:
+        for one in self.requests.requests.values():
+            one.claimed_until -= seconds
+            one.settled_at = one.settled_at and one.settled_at - seconds
+
+
 @pytest.fixture
-async def bench(database: Database, workspace: WorkspaceId) -> Bench:
-    bench = Bench(database, workspace)
-    store = VectorStore(STORE, workspace, "", None, None, Encoder("hash", 384), 0, 0)
+async def memory_bench() -> Bench:
+    return await with_store(MemoryBench(MemoryState()))
+
+
+@pytest.fixture
+async def postgres_bench(database: Database, workspace: WorkspaceId) -> Bench:
+    return await with_store(Bench(database, workspace))
+
+
+async def with_store(bench: Bench) -> Bench:
+    store = VectorStore(STORE, bench.workspace, "", None, None, Encoder("hash", 384), 0, 0)
     await bench.catalog.add_vector_store(store, [], CHUNKING)
     return bench
+
+
+@pytest.fixture(params=["memory_bench", "postgres_bench"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    bench: Bench = request.getfixturevalue(request.param)
+    return bench
+
+
+@pytest.fixture
+async def requests(bench: Bench) -> AsyncIterator[IngestRequests]:
+    if isinstance(bench, MemoryBench):
+        yield bench.requests
+        return
+    requests = PostgresIngestRequests(bench.database)
+    yield requests
+    await requests.close()
 
 
 async def test_a_result_is_owed_once_the_ingest_has_ended(requests: IngestRequests, bench: Bench) -> None:
@@ -111,9 +149,7 @@ async def test_the_oldest_come_first_to_one_caller_only(requests: IngestRequests
     assert await requests.claim_ended(10, LEASE_S) == made, "whoever claimed them is gone"
 
 
-async def test_a_message_is_known_for_a_day(
-    requests: IngestRequests, bench: Bench, other_workspace: WorkspaceId
-) -> None:
+async def test_a_message_is_known_for_a_day(requests: IngestRequests, bench: Bench) -> None:
     request = await bench.request()
     assert not await requests.known(bench.workspace, request.message_id)
     await requests.add(request)
@@ -122,10 +158,23 @@ async def test_a_message_is_known_for_a_day(
     assert await requests.claim_ended(10, LEASE_S) == [request], "the first stays as it is"
     await requests.settle([request])
     assert await requests.known(bench.workspace, request.message_id)
-    assert not await requests.known(other_workspace, request.message_id)
+    assert not await requests.known(WorkspaceId("elsewhere"), request.message_id)
+    assert await requests.forget_settled(10) == 0
     await bench.later(86_500)
-    await requests.settle([replace(request, message_id="another")])
+    assert await requests.forget_settled(10) == 1
     assert not await requests.known(bench.workspace, request.message_id)
+
+
+async def test_requests_are_forgotten_few_at_a_time_and_never_those_owed(
+    requests: IngestRequests, bench: Bench
+) -> None:
+    made = [await bench.request() for _ in range(4)]
+    for request in made:
+        await requests.add(request)
+    await requests.settle(made[:3])
+    await bench.later(86_500)
+    assert sorted(await asyncio.gather(*(requests.forget_settled(2) for _ in range(3)))) == [0, 1, 2]
+    assert [await requests.known(bench.workspace, one.message_id) for one in made] == [False] * 3 + [True]
 
 
 async def test_whoever_waits_is_woken(requests: IngestRequests, bench: Bench) -> None:

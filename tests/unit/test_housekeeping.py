@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes import InMemoryCatalog, MemoryState
 from tests.fakes_files import InMemoryFileStore
+from tests.fakes_requests import InMemoryIngestRequests
 from tests.fakes_responses import InMemoryResponses
 from tests.fakes_uploads import InMemoryUploadRecords
 
@@ -18,6 +19,7 @@ from sherlock.rag.application.files import Files, UploadDetails
 from sherlock.rag.application.housekeeping import Duty, Housekeeper
 from sherlock.rag.application.uploads import Uploads
 from sherlock.rag.domain.errors import FileStoreUnavailable
+from sherlock.rag.domain.messages import IngestRequest
 from sherlock.rag.domain.models import (
     RESPONSE_LIFE_S,
     ChunkingStrategy,
@@ -40,7 +42,8 @@ class Bench:
         self.files = Files(self.catalog, self.store, max_file_bytes=1000)
         self.uploads = Uploads(InMemoryUploadRecords(self.state), self.files, self.store)
         self.responses = InMemoryResponses()
-        self.housekeeper = Housekeeper(self.catalog, self.store, self.uploads, self.responses)
+        self.requests = InMemoryIngestRequests(self.state)
+        self.housekeeper = Housekeeper(self.catalog, self.store, self.uploads, self.responses, self.requests)
 
     async def add_file(self, workspace: WorkspaceId = HERE, *, expired: bool = True) -> StoredFile:
         async def data() -> AsyncIterator[bytes]:
@@ -156,6 +159,16 @@ async def test_responses_are_forgotten_after_their_time(bench: Bench) -> None:
     assert [key[1] for key in bench.responses.responses] == ["resp_new"]
 
 
+async def test_requests_are_forgotten_a_day_after_their_results(bench: Bench) -> None:
+    old, new = (IngestRequest(HERE, message, "req_1", "vs_1", "file-1") for message in ("old", "new"))
+    for request in (old, new):
+        await bench.requests.add(request)
+        await bench.requests.settle([request])
+    bench.requests.requests[HERE, "old"].settled_at = time.time() - 86_500
+    await bench.housekeeper.run_once()
+    assert [key[1] for key in bench.requests.requests] == ["new"]
+
+
 async def test_bytes_that_cannot_be_removed_hold_up_no_other_file(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +198,9 @@ class Faulty(Housekeeper):
 async def test_a_duty_that_fails_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.let_pass(await bench.add_file())
     with caplog.at_level(logging.WARNING):
-        assert not await Faulty(bench.catalog, bench.store, bench.uploads, bench.responses).run_once()
+        assert not await Faulty(
+            bench.catalog, bench.store, bench.uploads, bench.responses, bench.requests
+        ).run_once()
     assert bench.state.files == {}
     [record] = caplog.records
     assert (record.duty, record.error) == ("broken", "ZeroDivisionError")  # type: ignore[attr-defined]

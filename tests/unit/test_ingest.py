@@ -149,6 +149,43 @@ async def test_the_next_attempt_goes_on_where_the_last_one_ended():
     assert published.chunk_count == len(done) + len(again)
 
 
+async def test_a_second_store_costs_no_encoding(bench: Bench):
+    first = await bench.job("long.txt", long_text().encode())
+    published = await bench.ingestor.run(first)
+    await bench.queue.complete(first.lease, published)
+    bench.embedder.asked.clear()
+    await bench.stores.create(HERE, file_ids=[first.file_id])
+    second = await bench.claim()
+    assert await bench.ingestor.run(second) == published
+    assert bench.embedder.asked == []
+    assert await bench.text(second) == await bench.text(first)
+
+
+async def test_only_what_is_new_is_encoded(bench: Bench):
+    first = await bench.job("long.txt", long_text().encode())
+    await bench.queue.complete(first.lease, await bench.ingestor.run(first))
+    known = {text for batch in bench.embedder.asked for text in batch}
+    bench.embedder.asked.clear()
+    longer = long_text().encode() + b"A new last line.\n"
+    file = StoredFile("file-2", HERE, "longer.txt", "assistants", len(longer), "0" * 64, 1_700_000_000)
+    await bench.catalog.add_file(file)
+    bench.files.blobs[file.blob_key] = longer
+    await bench.stores.create(HERE, file_ids=[file.id])
+    job = await bench.claim()
+    await bench.ingestor.run(job)
+    [[last]] = bench.embedder.asked
+    assert last.endswith("A new last line.")
+    assert last not in known
+    assert (await bench.text(job)).split() == longer.decode().split()
+
+
+async def test_a_text_that_repeats_is_encoded_once(bench: Bench):
+    job = await bench.job("same.txt", b"The same.\n\n" * 2000)
+    published = await bench.ingestor.run(job)
+    [asked] = bench.embedder.asked[:1]
+    assert len(asked) == len(set(asked)) < published.chunk_count
+
+
 async def test_a_job_can_be_repeated(bench: Bench):
     job = await bench.job("a.txt", b"One short text.")
     assert await bench.ingestor.run(job) == await bench.ingestor.run(job)

@@ -135,6 +135,7 @@ _ADD_STORE = text("""
                                expires_after_days, created_at, last_active_at)
     values (:workspace_id, :id, :name, :description, CAST(:metadata AS jsonb), :encoder, :dimension,
             :expires_after_days, to_timestamp(:created_at), to_timestamp(:last_active_at))
+    on conflict do nothing returning id
 """)
 
 _STORES = f"""
@@ -462,16 +463,16 @@ class PostgresCatalog:
             "created_at": store.created_at,
             "last_active_at": store.last_active_at,
         }
-        try:
-            async with self._database.transaction() as connection:
-                await connection.execute(_ADD_STORE, parameters)
-                wanted = [Attachment(file_id, chunking) for file_id in dict.fromkeys(file_ids)]
-                await _attach(connection, store.workspace_id, store.id, wanted, "file_ids")
-                return await _store(connection, store.workspace_id, store.id)
-        except IntegrityError as error:
-            raise Conflict(
-                "The vector store exists already, or one of its files was just deleted."
-            ) from error
+        wanted = [Attachment(file_id, chunking) for file_id in dict.fromkeys(file_ids)]
+
+        async def add(connection: AsyncConnection) -> VectorStore:
+            if await connection.scalar(_ADD_STORE, parameters) is None:
+                raise Conflict("The vector store exists already.")
+            await _attach(connection, store.workspace_id, store.id, wanted, "file_ids")
+            return await _store(connection, store.workspace_id, store.id)
+
+        # A file may be deleted while it is attached here, too.
+        return await attaching(self._database, add)
 
     async def get_vector_store(self, workspace_id: WorkspaceId, vector_store_id: str) -> VectorStore:
         check_id("VectorStore", vector_store_id)

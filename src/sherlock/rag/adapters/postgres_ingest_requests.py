@@ -49,9 +49,14 @@ _SETTLE = text("""
     where workspace_id = :workspace_id and message_id = :message_id and published_at is null
 """)
 
-# Messages are not delivered again after that long.
+# Messages are not delivered again after that long. Of two workers each removes its own.
 _FORGET = text("""
-    delete from ingest_requests where published_at < now() - make_interval(secs => :kept_s)
+    with old as (
+        select id from ingest_requests where published_at < now() - make_interval(secs => :kept_s)
+        order by published_at limit :limit
+        for update skip locked
+    )
+    delete from ingest_requests r using old where r.id = old.id returning r.id
 """)
 
 
@@ -100,7 +105,11 @@ class PostgresIngestRequests:
         keys = [{"workspace_id": r.workspace_id, "message_id": r.message_id} for r in requests]
         async with self._database.transaction() as connection:
             await connection.execute(_SETTLE, keys)
-            await connection.execute(_FORGET, {"kept_s": KEPT_S})
+
+    async def forget_settled(self, limit: int) -> int:
+        async with self._database.transaction() as connection:
+            forgotten = await connection.scalars(_FORGET, {"kept_s": KEPT_S, "limit": limit})
+            return len(forgotten.all())
 
     async def wait_for_ended(self, timeout_s: float) -> None:
         await self._listener.wait(timeout_s)

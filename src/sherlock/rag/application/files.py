@@ -136,7 +136,7 @@ class Files:
         if not found:
             return 0
         await asyncio.sleep(grace_s)
-        orphans = await self._unrecorded(found)
+        orphans = await self.unrecorded(found)
         for key in orphans:
             await self.store.delete(key)
         return len(orphans)
@@ -146,9 +146,9 @@ class Files:
 
         What is not named as a file or a part of one is not ours, and not among them.
         """
-        return await self._unrecorded([key async for key in self.store.keys() if _KEY.fullmatch(key)])  # noqa: SIM118
+        return await self.unrecorded([key async for key in self.store.keys() if _KEY.fullmatch(key)])  # noqa: SIM118
 
-    async def _unrecorded(self, keys: Sequence[str]) -> Sequence[str]:
+    async def unrecorded(self, keys: Sequence[str]) -> Sequence[str]:
         """Those of the keys that belong to no file and no upload on record, sorted."""
         unrecorded = []
         for workspace_id, group in groupby(sorted(keys), lambda key: key.partition("/")[0]):

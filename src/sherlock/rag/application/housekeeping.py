@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from sherlock.rag.application.uploads import Uploads
 from sherlock.rag.domain.errors import NotFound
+from sherlock.rag.domain.messages import IngestRequests
 from sherlock.rag.domain.models import StoredFile, WorkspaceId
 from sherlock.rag.domain.ports import Catalog, FileStore, ResponseStore
 
@@ -30,6 +31,7 @@ class Housekeeper:
     store: FileStore
     uploads: Uploads
     responses: ResponseStore
+    ingest_requests: IngestRequests
 
     @property
     def duties(self) -> Mapping[str, Duty]:
@@ -41,6 +43,7 @@ class Housekeeper:
             "left-over objects of uploads": self.remove_left_over,
             "ended uploads": self.forget_ended_uploads,
             "expired responses": self.forget_expired_responses,
+            "settled ingest requests": self.forget_settled_requests,
         }
 
     async def run_once(self) -> bool:
@@ -85,6 +88,9 @@ class Housekeeper:
 
     async def forget_expired_responses(self) -> int:
         return await self.responses.delete_expired(BATCH)
+
+    async def forget_settled_requests(self) -> int:
+        return await self.ingest_requests.forget_settled(BATCH)
 
 
 async def _each(things: Sequence[T], do: Callable[[T], Awaitable[None]]) -> int:

@@ -125,6 +125,9 @@ class IngestRequests(Protocol):
     async def settle(self, requests: Sequence[IngestRequest]) -> None:
         """Their results were sent."""
 
+    async def forget_settled(self, limit: int) -> int:
+        """Remove up to `limit` requests whose results were sent a day ago; returns how many."""
+
     async def wait_for_ended(self, timeout_s: float) -> None:
         """Return when an ingest that was requested ended, or after `timeout_s`; it may return for nothing."""
 

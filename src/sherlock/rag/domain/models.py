@@ -335,6 +335,17 @@ class Published:
     notes: ReadingNotes = ReadingNotes()
 
 
+# ── reconciliation ──────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """How far the file store and the records are apart; none of either is how it should be."""
+
+    bytes_without_record: int
+    records_without_bytes: int
+
+
 # ── ingest jobs ─────────────────────────────────────────────────────────────
 
 

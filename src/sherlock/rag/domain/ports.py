@@ -28,6 +28,7 @@ from sherlock.rag.domain.models import (
     LastError,
     Lease,
     ModelEvent,
+    Orphans,
     Page,
     PageRequest,
     Published,
@@ -313,6 +314,28 @@ class UploadRecords(Protocol):
 
         Those whose `expires_at` is at least `older_than_s` ago.
         """
+
+
+class ReconciliationRecords(Protocol):
+    """What comparing the file store with the records needs: of all workspaces, and never for a tenant.
+
+    Each method is one transaction.
+    """
+
+    async def begin(self, every_s: float) -> bool:
+        """Whether the caller is to compare them now; it is the only one then, and for `every_s`."""
+
+    async def files(self, after: int, limit: int) -> list[tuple[int, WorkspaceId, str]]:
+        """`(number, workspace, file)` of up to `limit` files numbered above `after`, in order of the number.
+
+        Expired files are left out: their bytes go first.
+        """
+
+    async def end(self, found: Orphans) -> None:
+        """Keep what was found, instead of what was before."""
+
+    async def latest(self) -> Orphans | None:
+        """What was found last; `None` before the first time."""
 
 
 class ResponseStore(Protocol):

@@ -1,0 +1,98 @@
+"""Whether the file store and the records tell of the same files.
+
+They drift apart where a file is deleted while the file store is down, where a database or a bucket is
+restored from a backup, or where somebody removes objects by hand.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from opentelemetry import metrics
+
+from sherlock.rag.application.files import Files
+from sherlock.rag.domain.errors import NotFound, Unavailable
+from sherlock.rag.domain.models import ComponentStatus, Orphans, WorkspaceId, blob_key
+from sherlock.rag.domain.ports import ReconciliationRecords
+
+_PAGE = 1_000
+
+_orphans = metrics.get_meter("sherlock").create_gauge(
+    "sherlock.rag.orphans",
+    description="Stored bytes without a record, and records without bytes; anything but 0 needs a person.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciler:
+    """Finds and counts; a person removes: two databases may share a file store, or one be an old backup."""
+
+    files: Files
+    records: ReconciliationRecords
+    every_s: float
+    """Listing the objects of a large file store takes minutes."""
+    grace_s: float
+    """Longer than it takes from the last byte of any upload to its record."""
+
+    async def run_if_due(self) -> Orphans | None:
+        """Compare, if no worker has done so for `every_s`; tell what was found last, `None` if never."""
+        if await self.records.begin(self.every_s):
+            unrecorded = await self.files.orphans()
+            if unrecorded:
+                await asyncio.sleep(self.grace_s)
+                unrecorded = await self.files.unrecorded(unrecorded)
+            await self.records.end(Orphans(len(unrecorded), len(await self.without_bytes())))
+        found = await self.records.latest()
+        if found is not None:
+            _orphans.set(found.bytes_without_record, {"kind": "bytes"})
+            _orphans.set(found.records_without_bytes, {"kind": "record"})
+        return found
+
+    async def count(self) -> Orphans:
+        """What there is now, uploads that are just ending among it."""
+        return Orphans(len(await self.files.orphans()), len(await self.without_bytes()))
+
+    async def remove(self, *, records: bool) -> Orphans:
+        """Remove bytes without a record and, with `records`, files without bytes; returns how many."""
+        removed = await self.files.sweep(self.grace_s)
+        missing = await self.without_bytes()
+        if records:
+            for workspace_id, file_id in missing:
+                with suppress(NotFound):
+                    await self.files.catalog.delete_file(workspace_id, file_id)
+        await self.records.end(Orphans(0, 0 if records else len(missing)))
+        return Orphans(removed, len(missing) if records else 0)
+
+    async def file_store_status(self) -> ComponentStatus:
+        """Ready when it can be written to, with what was found last where that is not nothing."""
+        await self.files.store.check()
+        found = None
+        with suppress(Unavailable):  # the database has a status of its own
+            found = await self.records.latest()
+        reason = None
+        if found is not None and found != Orphans(0, 0):
+            reason = (
+                f"It holds {found.bytes_without_record} objects without a file, and "
+                f"{found.records_without_bytes} files have no bytes in it; see `sherlock gc --dry-run`."
+            )
+        return ComponentStatus("ready", since=int(time.time()), reason=reason)
+
+    async def without_bytes(self) -> list[tuple[WorkspaceId, str]]:
+        """`(workspace, file)` of every file whose bytes are gone, as each was looked for by itself, too."""
+        stored = {key async for key in self.files.store.keys()}  # noqa: SIM118
+        missing: list[tuple[WorkspaceId, str]] = []
+        after = 0
+        while page := await self.records.files(after, _PAGE):
+            after = page[-1][0]
+            unlisted = [(space, file) for _, space, file in page if blob_key(space, file) not in stored]
+            missing += [one for one in unlisted if await self._is_gone(*one)]
+        return missing
+
+    async def _is_gone(self, workspace_id: WorkspaceId, file_id: str) -> bool:
+        """Not uploaded since the list was made, and not deleted since the record was read."""
+        try:
+            await self.files.store.size(blob_key(workspace_id, file_id))
+        except NotFound:
+            return bool(await self.files.catalog.recorded(workspace_id, [file_id]))
+        return False
