@@ -29,7 +29,7 @@ from sherlock.rag.domain.models import (
     Usage,
 )
 from sherlock.schemas import MetadataInput, OpenModel, refuse_infinite, refuse_stream_options
-from sherlock.search_schemas import CitedPassage, RetrievalObject, cited_passage, retrieval_object
+from sherlock.search_schemas import CitedPassage, GroundingObject, cited_passage, grounding_object
 from sherlock.tool_schemas import FileSearchTool, Name, allowed_tools, function_options, may_search
 
 # ── request ─────────────────────────────────────────────────────────────────
@@ -302,7 +302,7 @@ class ChatCompletion(TypedDict):
     choices: list[Choice]
     usage: UsageObject
     metadata: NotRequired[dict[str, str]]
-    sherlock: NotRequired[RetrievalObject]
+    sherlock: NotRequired[GroundingObject]
 
 
 class ChunkChoice(TypedDict):
@@ -319,7 +319,7 @@ class ChatCompletionChunk(TypedDict):
     model: str
     choices: list[ChunkChoice]
     usage: NotRequired[UsageObject | None]
-    sherlock: NotRequired[RetrievalObject]
+    sherlock: NotRequired[GroundingObject]
 
 
 def annotation(citation: Citation, base_url: str) -> Annotation:
@@ -368,6 +368,7 @@ class ChunkWriter:
         self._include_usage = include_usage
         self._base_url = base_url
         self._retrieval: Retrieval | None = None
+        self._grounded = False
         self._called: set[tuple[int, int]] = set()
         self._held: ChatCompletionChunk | None = None
 
@@ -398,6 +399,7 @@ class ChunkWriter:
         elif isinstance(event, ToolCallDelta):
             yield self._chunk(event.choice, {"tool_calls": [self._tool_call(event)]})
         elif event.citations:
+            self._grounded = True
             entries = [annotation(citation, self._base_url) for citation in event.citations]
             yield self._chunk(event.choice, {"annotations": entries})
 
@@ -413,7 +415,7 @@ class ChunkWriter:
     def _end(self, usage: Usage) -> Iterator[ChatCompletionChunk]:
         if self._held is not None:
             if self._retrieval is not None:
-                self._held["sherlock"] = retrieval_object(self._retrieval)
+                self._held["sherlock"] = grounding_object(self._retrieval, grounded=self._grounded)
             yield self._held
         if self._include_usage:
             yield {**self._empty(), "usage": usage_object(usage)}
@@ -466,7 +468,8 @@ def completion(
         folded["metadata"] = metadata
     for event in events:
         if isinstance(event, Retrieved):
-            folded["sherlock"] = retrieval_object(event.retrieval)
+            grounded = any(isinstance(other, Citations) and other.citations for other in events)
+            folded["sherlock"] = grounding_object(event.retrieval, grounded=grounded)
     return folded
 
 

@@ -18,6 +18,9 @@ from opentelemetry import metrics
 
 from sherlock.process import cancelled
 from sherlock.rag.application import ground
+from sherlock.rag.application.cite import citations
+from sherlock.rag.application.markers import MarkerFilter
+from sherlock.rag.application.passages import passages
 from sherlock.rag.application.retrieve import Retriever
 from sherlock.rag.application.rewrite import in_context
 from sherlock.rag.domain.errors import (
@@ -34,7 +37,6 @@ from sherlock.rag.domain.models import (
     Citations,
     Done,
     Finished,
-    ModelEvent,
     Passage,
     RefusalDelta,
     Result,
@@ -189,23 +191,26 @@ class Chat:
     async def _generate(self, state: State, runtime: Runtime[Run]) -> State:
         request, emit, results = runtime.context.request, runtime.context.emit, state["results"]
         found: tuple[Passage, ...] = ()
-        if results is not None or self._trim_history:
+        grounded = results is not None
+        if grounded or self._trim_history:
             # Counting tokens and comparing sentences takes milliseconds a page: not on the event loop.
             request, found = await asyncio.to_thread(self._grounded, request, results)
-        written = Written()
+        written = Written(frozenset(passage.number for passage in found) if grounded else None)
         usage: Usage | None = None
         async with self._model().stream(request) as events:
             async for event in events:
                 if isinstance(event, Usage):
                     usage = event
                     continue
-                written.add(event)
+                for shown in written.add(event):
+                    emit(shown)
                 if isinstance(event, Finished) and found:
                     # Before the choice is finished: nothing may follow a finish reason.
-                    cited = await asyncio.to_thread(ground.citations, written.text(event.choice), found)
+                    cited = await asyncio.to_thread(citations, written.text(event.choice), found)
                     if cited:
                         emit(Citations(cited, event.choice))
-                emit(event)
+                if isinstance(event, Finished):
+                    emit(event)
         if usage is None:
             usage = await asyncio.to_thread(self._counted, request, written)
         emit(Done(usage))
@@ -228,27 +233,41 @@ class Chat:
         found: tuple[Passage, ...] = ()
         if results is not None:
             budget = ground.passage_budget(self._system_prompt, messages, self._counter, room)
-            found = ground.passages(results, self._counter, budget)
+            found = passages(results, self._counter, budget)
             messages = ground.grounded_messages(self._system_prompt, found, messages)
         return replace(request, messages=tuple(messages)), found
 
 
 @dataclass(slots=True)
 class Written:
-    """What the model has written so far."""
+    """What the model has written so far, and what of it is shown."""
 
+    passages: frozenset[int] | None
+    """The numbers that a marker may have; `None`: the answer is not grounded, and brackets are brackets."""
     pieces: list[str] = field(default_factory=list)
-    """Everything, calls of functions included, in the order it came."""
+    """Everything the model wrote, calls of functions included, in the order it came."""
     texts: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """The pieces of text of each choice."""
+    """The pieces of text of each choice, as they are shown."""
+    filters: dict[int, MarkerFilter] = field(default_factory=dict)
 
-    def add(self, event: ModelEvent) -> None:
-        if isinstance(event, TextDelta):
-            self.texts[event.choice].append(event.text)
+    def add(self, event: TextDelta | RefusalDelta | ToolCallDelta | Finished) -> list[AnswerEvent]:
+        """What there is to show now, but for the end of a choice."""
         if isinstance(event, TextDelta | RefusalDelta):
             self.pieces.append(event.text)
         elif isinstance(event, ToolCallDelta):
             self.pieces.append((event.name or "") + event.arguments)
+        if isinstance(event, TextDelta):
+            shown = self._filter(event.choice).feed(event.text) if self.passages is not None else event.text
+            self.texts[event.choice].append(shown)
+            return [replace(event, text=shown)] if shown or event.logprobs or not event.text else []
+        if isinstance(event, Finished):
+            rest = self.filters[event.choice].end() if event.choice in self.filters else ""
+            self.texts[event.choice].append(rest)
+            return [TextDelta(rest, event.choice)] if rest else []
+        return [event]
+
+    def _filter(self, choice: int) -> MarkerFilter:
+        return self.filters.setdefault(choice, MarkerFilter(self.passages or ()))
 
     def text(self, choice: int) -> str:
         return "".join(self.texts[choice])

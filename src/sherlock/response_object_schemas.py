@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from sherlock.rag.domain.models import ResponseItem, StoredResponse
-from sherlock.search_schemas import RetrievalObject
+from sherlock.search_schemas import GroundingObject
 
 RESULTS = "file_search_call.results"
 LOGPROBS = "message.output_text.logprobs"
@@ -69,7 +69,7 @@ class ResponseObject(TypedDict):
     user: NotRequired[str]
     safety_identifier: NotRequired[str]
     prompt_cache_key: NotRequired[str]
-    sherlock: NotRequired[RetrievalObject]
+    sherlock: NotRequired[GroundingObject]
 
 
 class ResponseStreamEvent(TypedDict):

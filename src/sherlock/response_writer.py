@@ -28,7 +28,7 @@ from sherlock.rag.domain.models import (
 )
 from sherlock.response_item_schemas import new_id
 from sherlock.response_object_schemas import LOGPROBS, ResponseStreamEvent, ResponseUsage, item_object
-from sherlock.search_schemas import cited_passage, retrieval_object
+from sherlock.search_schemas import cited_passage, grounding_object
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 MARKS = "[【"
@@ -46,6 +46,7 @@ class ResponseWriter:
         self.begun = False
         """Whether the model has written something."""
         self.retrieval: Retrieval | None = None
+        self._grounded = False
         self._echo = dict(echo)
         self._include = include
         self._sequence = 0
@@ -152,7 +153,7 @@ class ResponseWriter:
             degraded = (*known.degraded, f"store: {self._not_stored}")
             retrieval = Retrieval((), (), known.stages, degraded, known.timings_ms)
         if retrieval is not None:
-            response["sherlock"] = retrieval_object(retrieval)
+            response["sherlock"] = grounding_object(retrieval, grounded=self._grounded)
         return response
 
     # ── items ───────────────────────────────────────────────────────────────
@@ -215,6 +216,7 @@ class ResponseWriter:
         self._settle()
         texts = [n for n, part in enumerate(self._message["content"]) if part["type"] == "output_text"]
         for index in texts[:1]:
+            self._grounded = self._grounded or bool(citations)
             part = self._message["content"][index]
             for citation in citations:
                 entry = annotation(citation, part["text"])

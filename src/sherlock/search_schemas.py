@@ -203,6 +203,13 @@ class RetrievalObject(TypedDict):
     timings_ms: NotRequired[dict[str, float]]
 
 
+class GroundingObject(RetrievalObject):
+    """The same of an answer, and whether anything in it rests on what was found."""
+
+    grounded: NotRequired[bool]
+    """Absent in responses that were stored before it was known."""
+
+
 class SearchResultsPage(TypedDict):
     object: Literal["vector_store.search_results.page"]
     search_query: list[str]
@@ -242,6 +249,11 @@ def retrieval_object(retrieval: Retrieval) -> RetrievalObject:
     if retrieval.timings_ms:
         shown["timings_ms"] = {name: round(ms, 1) for name, ms in retrieval.timings_ms.items()}
     return shown
+
+
+def grounding_object(retrieval: Retrieval, *, grounded: bool) -> GroundingObject:
+    """`grounded`: whether the answer has a citation."""
+    return {**retrieval_object(retrieval), "grounded": grounded}
 
 
 def stages_headers(retrieval: Retrieval | None) -> dict[str, str]:

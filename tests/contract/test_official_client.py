@@ -346,11 +346,53 @@ def test_a_grounded_chat_cites_its_passage(rag_on: Served, http: httpx.Client, s
     assert http.get(cited["url"]).text == MOUSE
     assert MOUSE[cited["quote_start"] :].startswith(cited["quote"])
     assert "keyword" in answer["sherlock"]["stages"]
-    assert answer["sherlock"]["degraded"] == []
+    assert (answer["sherlock"]["degraded"], answer["sherlock"]["grounded"]) == ([], True)
     asked = rag_on.chat_model.requests[-1]
-    assert "six grams" in asked.messages[0]["content"]
+    assert [message["role"] for message in asked.messages] == ["system", "user"]
+    assert "six grams" not in asked.messages[0]["content"]
+    assert "six grams" in asked.messages[1]["content"]
     assert asked.options == {}
     assert answer["usage"]["prompt_tokens"] > 30, "the passages are counted"
+
+
+def test_made_up_markers_do_not_reach_the_client(rag_on: Served, http: httpx.Client, store_id: str) -> None:
+    rag_on.chat_model.reply = "It weighs six grams [9]. See [9](https://a.b) and `a[9]` [8, 1]."
+    shown = "It weighs six grams. See [9](https://a.b) and `a[9]` [1]."
+    assert chat(http, tools=file_search(store_id))["choices"][0]["message"]["content"] == shown
+    *chunks, _ = streamed(http, tools=file_search(store_id))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == shown
+    asis = chat(http)["choices"][0]["message"]["content"]
+    assert asis == rag_on.chat_model.reply, "nothing is touched where no files are searched"
+
+
+def test_an_answer_that_rests_on_nothing_says_so(rag_on: Served, http: httpx.Client, store_id: str) -> None:
+    rag_on.chat_model.reply = "The moon is made of green cheese [1]."
+    nothing = chat(http, tools=file_search("vs_nobody"))
+    assert (nothing["sherlock"]["grounded"], nothing["choices"][0]["message"]["annotations"]) == (False, [])
+    assert nothing["choices"][0]["message"]["content"] == "The moon is made of green cheese."
+    assert "No passages were found" in rag_on.chat_model.requests[-1].messages[0]["content"]
+    rag_on.chat_model.reply = "The moon is made of green cheese."
+    assert chat(http, tools=file_search(store_id))["sherlock"]["grounded"] is False
+
+
+def test_quotes_stand_in_the_content_of_the_file(rag_on: Served, http: httpx.Client) -> None:
+    text = (
+        "\n\n  Preface.\r\n\r\n \t Six grams is what the mouse weighs.  \n\n\n\n"
+        + "And on it goes. \n \n" * 200
+    )
+    file = http.post(
+        "/v1/files", files={"file": ("m.md", text.encode())}, data={"purpose": "assistants"}
+    ).json()
+    store = http.post("/v1/vector_stores", json={"name": "exact"}).json()["id"]
+    http.post(f"/v1/vector_stores/{store}/files?sync=true", json={"file_id": file["id"]})
+    (part,) = http.get(f"/v1/vector_stores/{store}/files/{file['id']}/content").json()["data"]
+    rag_on.chat_model.reply = "The mouse weighs six grams. And on it goes."
+    cited = chat(http, tools=file_search(store))["choices"][0]["message"]["annotations"]
+    assert len(cited) == 2
+    for entry in cited:
+        quote, start = entry["url_citation"]["quote"], entry["url_citation"]["quote_start"]
+        assert part["text"][start : start + len(quote)] == quote
 
 
 def test_a_follow_up_question_is_searched_for_as_what_it_means(
@@ -368,7 +410,8 @@ def test_a_follow_up_question_is_searched_for_as_what_it_means(
     assert entry["url_citation"]["quote"] == "The harvest mouse weighs six grams."
     condensing, answering = rag_on.chat_model.requests[-2:]
     assert "what does it weigh" in condensing.messages[1]["content"]
-    assert list(answering.messages)[1:] == talk
+    assert list(answering.messages)[1:-1] == talk[:-1]
+    assert answering.messages[-1]["content"].endswith("And what does it weigh?")
     alone = chat(http, messages=talk[:1], tools=file_search(store_id))
     assert "rewrite" not in alone["sherlock"]["stages"]
 
@@ -391,6 +434,7 @@ def test_a_stream_is_the_plain_answer_in_pieces(rag_on: Served, http: httpx.Clie
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert (chunks[-1]["usage"], chunks[-1]["choices"]) == (plain["usage"], [])
     assert chunks[-2]["sherlock"]["stages"] == plain["sherlock"]["stages"]
+    assert chunks[-2]["sherlock"]["grounded"] is plain["sherlock"]["grounded"] is True
     assert all("usage" not in chunk for chunk in streamed(http)[:-1])
 
 

@@ -1,86 +1,13 @@
-"""Passages within a budget, and citations that hold what they are cited for."""
+"""What is asked, what fits, and where passages stand in the conversation."""
 
-from itertools import pairwise
+from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cited import COUNTER, TURBINE, numbered
 
 from sherlock.rag.application import ground
-from sherlock.rag.domain.models import Candidate, Citation, Passage, Result
-from sherlock.rag.tokens import Cl100kCounter
-
-COUNTER = Cl100kCounter()
-COUNTER.count("the vocabulary is loaded here, not in the first test")
-
-TURBINE = (
-    "The Marlowe turbine was built in 1974. Its emergency shut-off code is KX-4471-Q. "
-    "It is inspected every eleven weeks by two engineers."
-)
-CODE = "Its emergency shut-off code is KX-4471-Q."
-GARDEN = "The public garden of Hallorand opens at nine in the morning. Dogs are welcome on a lead."
-
-
-def result(
-    text: str, *, file: str = "a.txt", index: int = 0, start: int = 0, page: int | None = None
-) -> Result:
-    candidate = Candidate(
-        chunk_id=index,
-        vector_store_id="vs_1",
-        file_id=f"file-{file}",
-        filename=file,
-        attributes=None,
-        chunk_index=index,
-        text=text,
-        start=start,
-        end=start + len(text),
-        page=page,
-        heading=None,
-        cosine=0.5,
-        keyword=0.5,
-    )
-    return Result(candidate, score=0.8, fused=0.8)
-
-
-def numbered(*texts: str) -> tuple[Passage, ...]:
-    return tuple(
-        Passage(number, result(text, file=f"{number}.txt", index=number, start=100), text)
-        for number, text in enumerate(texts, start=1)
-    )
-
-
-def spans(answer: str, found: tuple[Citation, ...]) -> list[tuple[str, str]]:
-    return [(answer[citation.start : citation.end], citation.quote) for citation in found]
-
-
-TEXTS = st.text(alphabet="ab .!?\n。é[1]`", max_size=80)
-
-# ── passages ────────────────────────────────────────────────────────────────
-
-
-@settings(deadline=None)
-@given(st.lists(st.text(alphabet="ab .\n", min_size=1, max_size=400), max_size=5), st.integers(0, 200))
-def test_passages_fit_and_begin_their_chunks(texts: list[str], budget: int) -> None:
-    results = [result(text, index=at) for at, text in enumerate(texts)]
-    found = ground.passages(results, COUNTER, budget)
-    assert [passage.number for passage in found] == list(range(1, len(found) + 1))
-    assert [passage.result for passage in found] == results[: len(found)], "the best ones, in their order"
-    assert all(passage.result.candidate.text.startswith(passage.text) for passage in found)
-    assert all(passage.text == passage.result.candidate.text for passage in found[:-1]), (
-        "only the last is cut"
-    )
-    shown = "\n\n".join(ground.shown(passage) for passage in found)
-    assert COUNTER.count(shown) <= budget + len(found)
-
-
-def test_a_cut_falls_after_a_sentence() -> None:
-    long = "The first sentence is here. " * 30
-    (passage,) = ground.passages([result(long)], COUNTER, 100)
-    assert passage.text.endswith("here.")
-    assert 60 < COUNTER.count(passage.text) < 100
-    (words,) = ground.passages([result("word " * 500)], COUNTER, 100)
-    assert words.text.endswith("word")
-    assert ground.passages([result(long)], COUNTER, 20) == (), "no stumps"
+from sherlock.rag.application.passages import CLOSING, OPENING
 
 
 def test_a_long_history_leaves_passages_their_share() -> None:
@@ -105,15 +32,36 @@ def test_the_question_is_the_last_user_message() -> None:
     assert ground.question([{"role": "system", "content": "x"}]) == ""
 
 
-def test_passages_stand_before_the_conversation_in_one_system_message() -> None:
-    messages = [{"role": "system", "content": "Speak Latin."}, {"role": "user", "content": "When?"}]
-    (system, user) = ground.grounded_messages("Cite.", numbered(TURBINE), messages)
-    assert user == messages[1]
-    assert system["role"] == "system"
-    parts = [system["content"].index(part) for part in ("Cite.", "[1] 1.txt", TURBINE, "Speak Latin.")]
-    assert parts == sorted(parts)
-    (nothing, _) = ground.grounded_messages("Cite.", (), messages[1:])
-    assert ground.NOTHING_FOUND in nothing["content"]
+def test_passages_stand_before_the_last_question_in_the_user_s_own_message() -> None:
+    messages = [
+        {"role": "developer", "content": "Speak Latin."},
+        {"role": "user", "content": "When?"},
+        {"role": "assistant", "content": "Never."},
+        {"role": "user", "content": "Why?", "name": "anna"},
+        {"role": "tool", "tool_call_id": "1", "content": "x"},
+    ]
+    (system, *rest) = ground.grounded_messages("Cite.", numbered(TURBINE), messages)
+    assert system == {"role": "system", "content": "Cite.\n\nSpeak Latin."}
+    assert [rest[0], rest[1], rest[3]] == [messages[1], messages[2], messages[4]]
+    asked = rest[2]
+    assert (asked["role"], asked["name"]) == ("user", "anna")
+    assert asked["content"] == f"{OPENING}\n\n[1] 1.txt\n{TURBINE}\n\n{CLOSING}\n\nWhy?"
+
+
+def test_a_question_in_parts_keeps_them() -> None:
+    picture: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:,"}}
+    parts = [{"type": "text", "text": "What is this?"}, picture]
+    (asked,) = ground.grounded_messages("", numbered(TURBINE), [{"role": "user", "content": parts}])
+    assert asked["content"][1:] == parts
+    assert TURBINE in asked["content"][0]["text"]
+
+
+def test_that_nothing_was_found_is_an_instruction() -> None:
+    asked = {"role": "user", "content": "Why?"}
+    assert ground.grounded_messages("Cite.", (), [asked]) == [
+        {"role": "system", "content": f"Cite.\n\n{ground.NOTHING_FOUND}"},
+        asked,
+    ]
 
 
 ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
@@ -139,80 +87,3 @@ def test_trimming_drops_whole_turns_from_the_oldest(drawn: list[tuple[str, str]]
         )
     if ground.prompt_tokens(messages, COUNTER) <= budget:
         assert kept == messages
-
-
-# ── citations ───────────────────────────────────────────────────────────────
-
-
-def test_a_marker_cites_the_sentence_that_supports_it() -> None:
-    answer = "The code is KX-4471-Q [1]. The garden opens at nine.[2] Engineers look every eleven weeks [1]."
-    found = ground.citations(answer, numbered(TURBINE, GARDEN))
-    assert spans(answer, found) == [
-        ("[1]", "Its emergency shut-off code is KX-4471-Q."),
-        ("[2]", "The public garden of Hallorand opens at nine in the morning."),
-        ("[1]", "It is inspected every eleven weeks by two engineers."),
-    ]
-    first = found[0]
-    assert (first.file_id, first.chunk_index, first.vector_store_id) == ("file-1.txt", 1, "vs_1")
-    assert TURBINE[first.quote_start - 100 :].startswith(first.quote)
-
-
-@pytest.mark.parametrize(
-    ("answer", "marked"),
-    [
-        ("Both say so [1, 2].", ["[1, 2]", "[1, 2]"]),
-        ("Both say so [1][2].", ["[1]", "[2]"]),
-        ("They say so【2】.", ["【2】"]),
-        ("It was said. [1]\nAnd more.", ["[1]"]),
-        ("The same twice [1, 1].", ["[1, 1]"]),
-        ("Out of range [7], and right [1].", ["[1]"]),
-        ("Not in code: `a[1]` and\n```\nb[2]\n```\nbut here [2].", ["[2]"]),
-    ],
-)
-def test_what_counts_as_a_marker(answer: str, marked: list[str]) -> None:
-    assert [text for text, _ in spans(answer, ground.citations(answer, numbered(TURBINE, GARDEN)))] == marked
-
-
-@pytest.mark.parametrize(
-    ("answer", "cited"),
-    [
-        ("The emergency shut-off code is KX-4471-Q.", [("file-1.txt", CODE)]),
-        ("KX-4471-Q", [("file-1.txt", CODE)]),
-        ("The emergency shut-off code is KX-9999-Q.", []),
-        ("The turbine was built in 1975.", []),
-        ("The moon is made of green cheese.", []),
-        ("The turbine sings beautifully in winter nights.", []),
-        ("The garden opens at nine in the morning [9].", [
-            ("file-2.txt", "The public garden of Hallorand opens at nine in the morning.")]),
-        ("I do not know.", []),
-        ("", []),
-    ],
-)  # fmt: skip
-def test_without_markers_only_what_a_quote_holds_is_cited(answer: str, cited: list[tuple[str, str]]) -> None:
-    found = ground.citations(answer, numbered(TURBINE, GARDEN))
-    assert [(citation.file_id, citation.quote) for citation in found] == cited
-
-
-def test_a_statement_may_rest_on_neighbouring_sentences() -> None:
-    answer = "The Marlowe turbine of 1974 has the emergency shut-off code KX-4471-Q."
-    ((_, quote),) = spans(answer, ground.citations(answer, numbered(GARDEN, TURBINE)))
-    assert quote == TURBINE.partition(" It is")[0]
-
-
-@settings(deadline=None)
-@given(TEXTS, st.lists(TEXTS, max_size=3))
-def test_quotes_are_exact_and_spans_lie_in_the_answer(answer: str, texts: list[str]) -> None:
-    found = numbered(*texts)
-    for citation in ground.citations(answer, found):
-        assert 0 <= citation.start < citation.end <= len(answer)
-        text = texts[citation.chunk_index - 1]
-        assert citation.quote
-        assert text[citation.quote_start - 100 :].startswith(citation.quote)
-
-
-@settings(deadline=None)
-@given(TEXTS)
-def test_sentences_hold_every_character_that_is_not_blank(text: str) -> None:
-    found = ground.sentences(text)
-    assert "".join("".join(text[s.start : s.end].split()) for s in found) == "".join(text.split())
-    assert all(one.end <= other.start for one, other in pairwise(found))

@@ -547,12 +547,28 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A result as it is shown to the model, under its number."""
+    """A piece of a file's text as it is shown to the model, under its number."""
 
     number: int
     """Counted from 1; the marker in the answer is `[number]`."""
-    result: Result
+    results: tuple[Result, ...]
+    """What it is made of: one chunk, or neighbouring ones in the order of the text."""
+    start: int
+    """Code points into the document's text."""
     text: str
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+    def part_at(self, start: int, end: int | None = None) -> Result:
+        """The first of the results that holds the text from `start` to `end`, or else its beginning."""
+        begun = [result for result in self.results if result.candidate.start <= start]
+        whole = (result for result in begun if result.candidate.end >= (start + 1 if end is None else end))
+        return next(whole, begun[-1])
+
+    def page_at(self, offset: int) -> int | None:
+        return self.part_at(offset).candidate.page_at(offset)
 
 
 @dataclass(frozen=True, slots=True)
