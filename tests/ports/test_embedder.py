@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -143,6 +144,42 @@ async def test_vectors_are_the_librarys_own(torch: SentenceTransformersEmbedder)
     for text, vector in zip([CAT, TAX], await torch.embed_texts([CAT, TAX]), strict=True):
         theirs = array("f", library.encode(text, normalize_embeddings=True))
         assert cosine(vector, theirs) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.torch
+async def test_queries_move_to_the_exported_encoder_and_stay_the_same(
+    torch: SentenceTransformersEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = ["cat", "how do I reset the password of my account?", "E-4711 东京", f"{TAX} " * 60, ""]
+    expected = await torch.embed_texts(questions)
+    monkeypatch.setattr(torch, "_exports", [tmp_path])
+    monkeypatch.setattr(torch, "_export_begun", False)
+    # While it is at work; the query is what the export waits for.
+    documents = asyncio.create_task(torch.embed_documents([f"{number} {TAX}" for number in range(12)]))
+    await torch.embed_query("the first question")
+    await asyncio.wrap_future(torch._exporting.submit(lambda: None))
+    assert [Path(name).suffix for name in os.listdir(tmp_path)] == [".onnx"]
+    encoded = await torch.embed_documents([f"{number} {TAX}" for number in range(12)])
+    for (ours,), (theirs,) in zip(await documents, encoded, strict=True):
+        assert cosine(ours, theirs) == pytest.approx(1, abs=1e-6)
+    assert torch._exported is not None
+    torch._recent.clear()
+    for question, vector in zip(questions, expected, strict=True):
+        assert cosine(await torch.embed_query(question), vector) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.torch
+async def test_an_encoder_that_cannot_be_exported_stays_on_torch(
+    torch: SentenceTransformersEmbedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "_exports", [tmp_path])
+    monkeypatch.setattr(torch, "_export_begun", False)
+    monkeypatch.setattr(torch, "_exported", None)
+    monkeypatch.setattr("sherlock.rag.exported_encoder.MAX_MODEL_BYTES", 5)
+    await torch.embed_query("another first question")
+    await asyncio.wrap_future(torch._exporting.submit(lambda: None))
+    assert os.listdir(tmp_path) == []
+    assert_unit(await torch.embed_query("and the next one"), torch)
 
 
 @pytest.mark.torch
