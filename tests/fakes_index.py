@@ -31,6 +31,7 @@ from sherlock.rag.domain.models import (
     Vector,
     WorkspaceId,
 )
+from sherlock.rag.domain.operators import Operators
 
 _ORDERINGS: Mapping[str, Callable[[Any, Any], bool]] = {
     "gt": operator.gt,
@@ -131,9 +132,13 @@ class InMemoryChunkIndex:
         weights, best_score = _query(query.text, chunks)
         cosine = {chunk.id: _cosine(query.vector, chunk.windows) for chunk in chunks}
         keyword = {chunk.id: _bm25(weights, chunk.weights) / (best_score or 1) for chunk in chunks}
-        qualifying = [chunk for chunk in chunks if qualifies(query.filter, self._attributes(chunk))]
+        qualifying = [
+            chunk
+            for chunk in chunks
+            if qualifies(query.filter, self._attributes(chunk)) and _holds(chunk, query.operators)
+        ]
         dense = sorted(qualifying, key=lambda chunk: (-cosine[chunk.id], chunk.id))
-        matching = [chunk for chunk in qualifying if keyword[chunk.id] > 0]
+        matching = [chunk for chunk in qualifying if keyword[chunk.id] > 0 or query.operators.phrases]
         lexical = sorted(matching, key=lambda chunk: (-keyword[chunk.id], chunk.id))
         found = [
             *(dense[: query.candidates] if query.alpha > 0 and query.vector is not None else []),
@@ -198,6 +203,22 @@ def _query(text: str, chunks: Sequence[StoredChunk]) -> tuple[Mapping[int, float
 
 def _cosine(vector: Vector | None, windows: Sequence[Vector]) -> float:
     return 0.0 if vector is None else max(sum(map(operator.mul, vector, window)) for window in windows)
+
+
+def _holds(stored: StoredChunk, operators: Operators) -> bool:
+    folded = terms.folded(stored.chunk.text)
+
+    def excluded(word: str) -> bool:
+        if terms.is_one_word(word):
+            (keys,) = terms.phrase_keys(word)
+            return not keys.isdisjoint(stored.weights)
+        return terms.folded_phrase(word) in folded
+
+    return (
+        all(terms.folded_phrase(phrase) in folded for phrase in operators.phrases)
+        and not any(terms.folded_phrase(phrase) in folded for phrase in operators.excluded_phrases)
+        and not any(map(excluded, operators.excluded_words))
+    )
 
 
 def _bm25(query: Mapping[int, float], document: Mapping[int, float]) -> float:

@@ -25,6 +25,7 @@ from sherlock.rag.domain.errors import (
     Conflict,
     DatabaseUnavailable,
     EmbedderUnavailable,
+    InvalidRequest,
     RerankerUnavailable,
 )
 from sherlock.rag.domain.models import (
@@ -123,6 +124,33 @@ async def test_limit_threshold_and_filter(library: Library) -> None:
     above = await library.search("error code KX-4471", score_threshold=threshold)
     assert above.results == everything.results[:2]
     assert (await library.search("pump", filter=Comparison("eq", "kind", "novel"))).results == ()
+
+
+async def test_operators_bind_what_is_found_and_are_told(library: Library) -> None:
+    found = await library.search('"oil valve" or bananas')
+    assert [result.candidate.text for result in found.results] == [PUMP]
+    assert found.queries == ('"oil valve" or bananas',), "as it was asked"
+    assert found.stages == ("embed", "dense", "keyword", "operators", "fuse")
+    without = await library.search("oil or bananas -pump", "rotor")
+    assert PUMP in {result.candidate.text for result in without.results}, "the other question may find it"
+    assert len((await library.search("oil or bananas -pump")).results) == 8
+    assert (await library.search('"oil pump"')).results == ()
+    with pytest.raises(InvalidRequest):
+        await library.search("-pump")
+
+
+async def test_what_is_excluded_is_not_searched_for(library: Library) -> None:
+    plain, excluding = await library.search("oil valve"), await library.search("oil valve -rotor")
+    scores = {result.candidate.chunk_id: result.score for result in plain.results}
+    assert all(scores[result.candidate.chunk_id] == result.score for result in excluding.results)
+
+
+async def test_quotes_in_a_chat_are_text(library: Library) -> None:
+    question = 'what does "oil pump" mean -valve'
+    chat = ChatRequest("m", ({"role": "user", "content": question},))
+    found = await library.search(question, chat=chat)
+    assert len(found.results) == 9
+    assert "operators" not in found.stages
 
 
 async def test_a_limit_over_the_candidates_is_still_served(library: Library) -> None:

@@ -130,3 +130,63 @@ def test_a_term_counts_less_in_a_longer_text() -> None:
     key = terms.term_key("pump")
     short, long = (terms.document_weights(["pump", *["other"] * length]) for length in (10, 300))
     assert short[key] > long[key]
+
+
+# ── phrases ─────────────────────────────────────────────────────────────────
+
+
+def holds(text: str, phrase: str) -> bool:
+    return terms.folded_phrase(phrase) in terms.folded(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("The Feed-Pump, stops", "feed pump"),
+        ("see /etc/app/config.yaml.", "config.yaml"),
+        ("the pump", "the"),
+        ("Café au lait", "cafe AU"),
+        ("MAX_SIZE is 5", "max_size is"),
+        ("新東京都庁", "東京都"),
+        ("die python言語", "Python言"),
+        ("서울에서 만나", "서울"),
+        ("call readFile now", "READFILE"),
+        ("at -5 °C", "5 c"),
+    ],
+)
+def test_a_text_holds_a_phrase(text: str, phrase: str) -> None:
+    assert holds(text, phrase)
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("The pump feeds", "feed pump"),
+        ("feed the pump", "feed pump"),
+        ("feed pumps", "feed pump"),
+        ("refeed pump", "feed pump"),
+        ("readFile", "read"),
+        ("東 京", "東京"),
+        ("university", "universe"),
+    ],
+)
+def test_a_text_does_not_hold_a_phrase(text: str, phrase: str) -> None:
+    assert not holds(text, phrase)
+
+
+@given(ANY_TEXT, st.data())
+def test_what_is_cut_out_of_a_text_at_blanks_is_held_by_it(text: str, data: st.DataObject) -> None:
+    words = text.split()
+    start = data.draw(st.integers(0, len(words)))
+    end = data.draw(st.integers(start, len(words)))
+    assert holds(text, " ".join(words[start:end]))
+
+
+SPELT = st.text(st.sampled_from("abAB_9é東京か -"), max_size=12)
+
+
+@given(SPELT, SPELT)
+def test_a_text_that_holds_a_phrase_has_its_keys(text: str, phrase: str) -> None:
+    found = {terms.term_key(term) for term in terms.terms(text)}
+    if holds(text, phrase):
+        assert all(found & keys for keys in terms.phrase_keys(phrase))

@@ -70,6 +70,46 @@ def terms(text: str) -> list[str]:
     return found
 
 
+def folded(text: str) -> str:
+    """The text as phrases are looked for in it: its words in order, whole, without differences of case.
+
+    Words stand between bars, and so does a run of a script without spaces, in which a phrase may begin or end
+    anywhere.
+    """
+    return f"|{'|'.join(token for token, _ in _folded(text))}|"
+
+
+def folded_phrase(phrase: str) -> str:
+    """What stands in `folded` of every text that holds the phrase, and of no other; empty without words."""
+    tokens = _folded(phrase)
+    if not tokens:
+        return ""
+    (_, opens_within), (_, ends_within) = tokens[0], tokens[-1]
+    words = "|".join(token for token, _ in tokens)
+    return f"{'' if opens_within else '|'}{words}{'' if ends_within else '|'}"
+
+
+def phrase_keys(phrase: str) -> list[frozenset[int]]:
+    """For each telling word of the phrase the keys, as of `term_key`, of which a text that holds it has one.
+
+    A word has a second key where the text may write it as an identifier (`readfile`, `readFile`).
+    """
+    found: dict[frozenset[int], None] = {}
+    for token, unspaced in _folded(phrase):
+        if unspaced:
+            pairs = _pairs(token) if len(token) > 1 else []
+            found |= dict.fromkeys(frozenset({_cached_key(pair)}) for pair in pairs)
+        elif token not in _STOP_WORDS:
+            found[frozenset({_cached_key(_stem(token)), _cached_key(token.replace("_", ""))})] = None
+    return list(found)
+
+
+def is_one_word(text: str) -> bool:
+    """Whether a text is a single word that has a term of its own, and so is held wherever its key is."""
+    tokens = _folded(text)
+    return len(tokens) == 1 and not tokens[0][1] and tokens[0][0] not in _STOP_WORDS
+
+
 def term_key(term: str) -> int:
     """The term's number, 0 up to 2**29 - 1: a position in the sparse vectors."""
     digest = blake2b(term.encode("utf-8", "surrogatepass"), digest_size=4).digest()
@@ -122,6 +162,21 @@ def _mix(x: int) -> int:
     x = ((x ^ x >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
     x = ((x ^ x >> 13) * 0xC2B2AE35) & 0xFFFFFFFF
     return x ^ x >> 16
+
+
+def _folded(text: str) -> list[tuple[str, bool]]:
+    """The text's words, folded; and whether each is a run of a script without spaces."""
+    found = []
+    for token in _TOKEN.finditer(unicodedata.normalize("NFC", text)):
+        unspaced = token["unspaced"] is not None
+        if word := _fold(token[0]) if unspaced else _folded_word(token[0]):
+            found.append((word, unspaced))
+    return found
+
+
+@lru_cache(maxsize=65_536)
+def _folded_word(token: str) -> str:
+    return _fold(token).strip("_")
 
 
 @lru_cache(maxsize=65_536)

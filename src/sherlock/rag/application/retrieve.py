@@ -22,6 +22,7 @@ from sherlock.rag.domain.models import (
     VectorStore,
     WorkspaceId,
 )
+from sherlock.rag.domain.operators import NO_OPERATORS, Operators, read_operators
 from sherlock.rag.domain.ports import Catalog, ChunkIndex, Embedder, Reranker
 
 RERANK_GRACE_S = 1.0
@@ -49,19 +50,22 @@ class Retriever:
         """The best `limit` chunks, best first; scores lie in 0..1 and mean the same in every search.
 
         Unknown and expired stores yield nothing. Raises `Conflict` when a store's vectors are of another
-        encoder, and the `Unavailable` of database and embedder. Without the reranker the fused order stands,
-        without the chat model the question as it was asked; both are said.
+        encoder, `InvalidRequest` for operators that leave nothing to look for, and the `Unavailable` of
+        database and embedder. Without the reranker the fused order stands, without the chat model the
+        question as it was asked; both are said.
         """
         trace = _Trace()
+        texts, operators = _read(query)
         with trace.stage("stores", wanted=len(query.vector_store_ids)):
             found_stores = await self.catalog.find_vector_stores(workspace_id, query.vector_store_ids)
             stores = [store for store in found_stores if not store.expired]
         if not stores:
             return Retrieval(queries=query.texts, results=())
         self._check_encoder(stores, query)
+        asked, query = query, replace(query, texts=texts)
         query = replace(query, texts=await self._rewritten(query, trace))
         vectors = await self._embed(query, trace)
-        found = await self._find(workspace_id, stores, query, vectors, trace)
+        found = await self._find(workspace_id, stores, query, vectors, operators, trace)
         fused = ranking.fuse(found, query.options.alpha)
         fused = ranking.distinct(ranking.reaching(query.options.score_threshold, fused))
         trace.stages.append("fuse")
@@ -69,7 +73,7 @@ class Retriever:
         results = tuple(ranking.apply_rerank(fused, scores)[: query.options.limit])
         await self._touch(workspace_id, stores)
         return Retrieval(
-            queries=query.texts,
+            queries=asked.texts if query.texts == texts else query.texts,
             results=results,
             stages=tuple(trace.stages),
             degraded=tuple(trace.degraded),
@@ -122,23 +126,26 @@ class Retriever:
         stores: Sequence[VectorStore],
         query: SearchQuery,
         vectors: Sequence[Vector | None],
+        operators: Sequence[Operators],
         trace: "_Trace",
     ) -> list[Candidate]:
         """What either leg finds for any phrasing; a chunk comes once for each phrasing that found it."""
         found: list[Candidate] = []
         with trace.stage("search", texts=len(query.texts), stores=len(stores)) as span:
-            for text, vector in zip(query.texts, vectors, strict=True):
-                asked = IndexQuery(
+            for text, vector, asked in zip(query.texts, vectors, operators, strict=True):
+                sought = IndexQuery(
                     text=text,
                     vector=vector,
                     vector_store_ids=tuple(store.id for store in stores),
                     alpha=query.options.alpha,
                     candidates=max(self.candidates, query.options.limit),
                     filter=query.options.filter,
+                    operators=asked,
                 )
-                found += await self.index.search(workspace_id, asked)
+                found += await self.index.search(workspace_id, sought)
             span.set_attribute("candidates", len(found))
         trace.stages += ["dense"] * (query.options.alpha > 0) + ["keyword"] * (query.options.alpha < 1)
+        trace.stages += ["operators"] * any(operators)
         return found
 
     async def _rerank(
@@ -172,6 +179,18 @@ class Retriever:
             await self.catalog.touch_vector_stores(workspace_id, [store.id for store in stores])
         except DatabaseUnavailable:
             _log.warning("The activity of %d vector stores could not be noted.", len(stores))
+
+
+def _read(query: SearchQuery) -> tuple[tuple[str, ...], list[Operators]]:
+    """The texts to search for, and the operators of each.
+
+    A chat's question is prose: "best" in quotes is no condition there, and a passage that lacks the quoted
+    name of the chapter it stands in may be the answer.
+    """
+    if query.chat is not None:
+        return query.texts, [NO_OPERATORS] * len(query.texts)
+    read = [read_operators(text) for text in query.texts]
+    return tuple(text for text, _ in read), [operators for _, operators in read]
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NewType, TypeVar
 
 from sherlock.rag.domain.errors import IngestErrorCode
+from sherlock.rag.domain.operators import NO_OPERATORS, Operators
 
 WorkspaceId = NewType("WorkspaceId", str)
 """The tenant. First argument of every use case and port method that touches stored data."""
@@ -456,6 +457,7 @@ class IndexQuery:
     candidates: int
     """How many chunks each leg brings."""
     filter: Filter | None = None
+    operators: Operators = NO_OPERATORS
 
 
 @dataclass(frozen=True, slots=True)

@@ -468,8 +468,8 @@ class ChunkIndex(Protocol):
     async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
         """The best chunks by either leg, each once, with both scores; at most twice `query.candidates`.
 
-        In no order that means anything. Unknown stores and expired files yield nothing. Never fewer than the
-        filter allows: `min(candidates, qualifying chunks)` of the dense leg when `alpha` > 0.
+        In no order that means anything. Unknown stores and expired files yield nothing. Never fewer than
+        filter and operators allow: `min(candidates, qualifying chunks)` of the dense leg when `alpha` > 0.
         """
 
     async def chunks(self, workspace_id: WorkspaceId, vector_store_id: str, file_id: str) -> list[Chunk]:

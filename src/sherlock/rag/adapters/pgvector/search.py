@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sherlock.rag import terms
 from sherlock.rag.adapters.pgvector.filters import filter_condition
+from sherlock.rag.adapters.pgvector.holding import Holding
 from sherlock.rag.adapters.pgvector.values import page_breaks, sparse
 from sherlock.rag.adapters.postgres import storable
 from sherlock.rag.domain.errors import Conflict
@@ -44,6 +45,8 @@ PAIR_ROWS = 1_000
 """Two terms expected to meet more often than this are too common to be looked up together."""
 KEYWORD_SCAN_CHUNKS = 8_000
 """Filtered chunks that are scored one by one rather than looked up: 4 ms."""
+TEXTS_AT_ONCE = 200
+"""Chunks whose text is read in one go, to see whether they hold a phrase: 20 ms."""
 
 # ── statements ──────────────────────────────────────────────────────────────
 
@@ -100,8 +103,8 @@ _DOCUMENT_FREQUENCIES = text("""
 
 # Dense leg by the graph. The cast is how the index is written; each dimension has an index of its own.
 _DENSE_GRAPH = """
-    select chunk_id from chunk_windows
-    where {within} and dim = {dimension}
+    select chunk_id from chunk_windows as w
+    where {within} and dim = {dimension} {holding}
     order by embedding::halfvec({dimension}) <#> CAST(:vector as halfvec)
     limit :windows
 """
@@ -109,7 +112,8 @@ _DENSE_GRAPH = """
 # Dense leg by scanning every window that qualifies; "offset 0" keeps the planner away from the graph.
 _DENSE_SCAN = """
     select chunk_id from (
-        select chunk_id, embedding from chunk_windows where {within} and dim = {dimension} offset 0
+        select chunk_id, embedding from chunk_windows as w
+        where {within} and dim = {dimension} {holding} offset 0
     ) as qualifying
     group by chunk_id
     order by min(embedding <#> CAST(:vector as halfvec)), chunk_id
@@ -120,7 +124,7 @@ _DENSE_SCAN = """
 # chunks that hold two common terms at once.
 _KEYWORD_LISTS = """
     select chunk_id from chunk_terms
-    where {within} and (keys && CAST(:keys as int[]) {pairs})
+    where {within} and (keys && CAST(:keys as int[]) {pairs}) {holding}
     order by weights <#> CAST(:terms as sparsevec), chunk_id
     limit :candidates
 """
@@ -128,14 +132,34 @@ _KEYWORD_LISTS = """
 # Keyword leg by scoring every chunk that qualifies.
 _KEYWORD_SCAN = """
     select chunk_id from (
-        select chunk_id, weights from chunk_terms where {within} offset 0
+        select chunk_id, weights from chunk_terms where {within} {holding} offset 0
     ) as qualifying
-    where weights <#> CAST(:terms as sparsevec) < 0
+    where {matching}
     order by weights <#> CAST(:terms as sparsevec), chunk_id
     limit :candidates
 """
 
+_MATCHING = "weights <#> CAST(:terms as sparsevec) < 0"
 _NO_LEG = "select null::bigint where false"
+
+# What a leg finds, in its order.
+_RANKED = """
+    with ranked as materialized (
+        select chunk_id, row_number() over () as place from ({leg}) as leg (chunk_id)
+    )
+    select c.id from ranked join knowledge_chunks c on c.id = ranked.chunk_id
+    where c.workspace_id = :workspace and c.store_no = any(CAST(:store_nos as int[]))
+    order by ranked.place
+"""
+
+# Texts to look for phrases in.
+_TEXTS = text("""
+    select id, content from knowledge_chunks
+    where workspace_id = :workspace and id = any(CAST(:chunks as bigint[]))
+""")
+
+# A leg whose chunks are known.
+_KNOWN = "select unnest(CAST(:{name} as bigint[]))"
 
 # Both legs, and both scores of what they found.
 _SEARCH = """
@@ -177,7 +201,11 @@ async def find_candidates(
     if scope.chunks == 0:
         return []
     keywords = await _read_keywords(connection, scope, query.text)
-    search = _Search(workspace_id, query, scope, keywords)
+    holding = await asyncio.to_thread(Holding.of, query.operators, scope.store_nos)
+    search = _Search(workspace_id, query, scope, keywords, holding)
+    if holding.in_text:
+        found = await search.run(connection, *await search.legs_by_text(connection))
+        return [_candidate(row, keywords.best_score) for row in found]
     dense, keyword = search.dense_leg(), search.keyword_leg()
     found = await search.run(connection, dense, keyword)
     by_dense = [row for row in found if row.by_dense]
@@ -301,13 +329,15 @@ class _Search:
     query: IndexQuery
     scope: _Scope
     keywords: _Keywords
+    holding: Holding
 
     def dense_leg(self, *, exact: bool = False) -> _Leg:
         """The graph, or a scan where so few windows qualify that it is cheaper."""
         query, scope = self.query, self.scope
         if query.vector is None or query.alpha <= 0:
             return _SKIPPED
-        shape = {"within": scope.condition, "dimension": len(query.vector)}
+        within = scope.condition
+        shape = {"within": within, "dimension": len(query.vector), "holding": self.holding.of_windows(within)}
         if exact or scope.windows <= SCAN_COST_RATIO * math.sqrt(max(scope.all_windows, scope.windows)):
             return _Leg(_DENSE_SCAN.format(**shape), {"candidates": query.candidates}, estimated=False)
         windows = min(query.candidates * scope.windows_per_chunk, MAX_WINDOWS)
@@ -320,22 +350,26 @@ class _Search:
         thrown away all that the rare ones brought, or where no dense leg fills the page.
         """
         query, scope, keywords = self.query, self.scope, self.keywords
-        if query.alpha >= 1 or not keywords.weights:
+        phrases = self.holding.phrases
+        if query.alpha >= 1 or not (keywords.weights or phrases):
             return _SKIPPED
         limit: dict[str, Any] = {"candidates": query.candidates}
-        if scope.files and scope.chunks <= KEYWORD_SCAN_CHUNKS:
-            return _Leg(_KEYWORD_SCAN.format(within=scope.condition), limit, estimated=False)
+        shape = {"within": scope.condition, "holding": self.holding.of_terms()}
+        if phrases or (scope.files and scope.chunks <= KEYWORD_SCAN_CHUNKS):
+            matching = "true" if phrases else _MATCHING  # a phrase of stop words scores 0
+            return _Leg(_KEYWORD_SCAN.format(**shape, matching=matching), limit, estimated=False)
         by_rarity = sorted(keywords.weights, key=lambda term: (keywords.df[term], term))
         budget = FILTERED_KEYWORD_BUDGET if scope.files else KEYWORD_BUDGET
         totals = accumulate(keywords.df[term] for term in by_rarity)
         listed = len(by_rarity) if exact else max(1, sum(total <= budget for total in totals))
         pairs = self._pairs(by_rarity[listed : listed + 2])
         sql = _KEYWORD_LISTS.format(
-            within=scope.condition,
+            **shape,
             pairs="".join(f" or keys @> CAST(:{name} as int[])" for name in pairs),
         )
         keys = [key for term in by_rarity[:listed] for key in keywords.keys[term].values()]
-        missed = listed < len(by_rarity) and (bool(scope.files) or query.alpha <= 0)
+        thinned = bool(scope.files or self.holding.barred_keys)
+        missed = listed < len(by_rarity) and (thinned or query.alpha <= 0)
         return _Leg(sql, limit | {"keys": keys} | pairs, estimated=missed)
 
     def _pairs(self, two: Sequence[int]) -> dict[str, list[int]]:
@@ -359,19 +393,54 @@ class _Search:
         """
         return leg.estimated and len(found) < min(self.query.candidates, self.scope.chunks)
 
-    async def run(self, connection: AsyncConnection, dense: _Leg, keyword: _Leg) -> list[Row[Any]]:
+    async def legs_by_text(self, connection: AsyncConnection) -> tuple[_Leg, _Leg]:
+        """Both legs' best chunks by an exact scan, of those whose text holds what it must.
+
+        Texts are read in the order of the leg, until there are enough: phrases of rare words leave few to
+        read, phrases of common words are soon met.
+        """
+        met: dict[int, bool] = {}
+        legs = []
+        for name, leg in (("dense", self.dense_leg(exact=True)), ("keyword", self.keyword_leg(exact=True))):
+            found = [] if leg is _SKIPPED else await self._holding(connection, leg, met)
+            legs.append(_Leg(_KNOWN.format(name=f"by_{name}"), {f"by_{name}": found}, estimated=False))
+        dense, keyword = legs
+        return dense, keyword
+
+    async def _holding(self, connection: AsyncConnection, leg: _Leg, met: dict[int, bool]) -> list[int]:
+        """The leg's first chunks that hold what they must; `met` remembers what was read."""
+        bound = self._bound | leg.parameters | {"candidates": None}
+        ranked = list((await connection.execute(text(_RANKED.format(leg=leg.sql)), bound)).scalars())
+        found: list[int] = []
+        for start in range(0, len(ranked), TEXTS_AT_ONCE):
+            part = ranked[start : start + TEXTS_AT_ONCE]
+            unread = [chunk for chunk in part if chunk not in met]
+            rows = await connection.execute(_TEXTS, {"workspace": self.workspace_id, "chunks": unread})
+            met |= await asyncio.to_thread(
+                lambda texts: {chunk: self.holding.is_met_by(content) for chunk, content in texts}, rows.all()
+            )
+            found += [chunk for chunk in part if met.get(chunk)]
+            if len(found) >= self.query.candidates:
+                break
+        return found[: self.query.candidates]
+
+    @property
+    def _bound(self) -> dict[str, Any]:
+        """The values that all statements of the search have."""
         vector = self.query.vector
-        cosine = "0.0" if vector is None else _COSINE
-        statement = text(_SEARCH.format(dense=dense.sql, keyword=keyword.sql, cosine=cosine))
-        bound = {
+        return {
             "workspace": self.workspace_id,
             "store_nos": self.scope.store_nos,
             "terms": sparse(self.keywords.weights),
             **({} if vector is None else {"vector": HalfVector(list(vector))}),
             **self.scope.parameters,
-            **dense.parameters,
-            **keyword.parameters,
+            **self.holding.parameters,
         }
+
+    async def run(self, connection: AsyncConnection, dense: _Leg, keyword: _Leg) -> list[Row[Any]]:
+        cosine = "0.0" if self.query.vector is None else _COSINE
+        statement = text(_SEARCH.format(dense=dense.sql, keyword=keyword.sql, cosine=cosine))
+        bound = self._bound | dict(dense.parameters) | dict(keyword.parameters)
         return list(await connection.execute(statement, bound))
 
 
