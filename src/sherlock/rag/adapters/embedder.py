@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sherlock.rag.domain.errors import EmbedderUnavailable
 from sherlock.rag.domain.models import ComponentStatus, Encoder, Vector
+from sherlock.rag.instruments import model_time
 from sherlock.rag.loaded_model import LoadedModel
 from sherlock.rag.shared_runs import SharedRuns
 from sherlock.rag.surrogates import without_surrogates
@@ -241,7 +242,7 @@ class SentenceTransformersEmbedder:
                 window = windows[position]
                 ids[row, : len(window)] = torch.tensor(window)
                 mask[row, : len(window)] = 1
-            with torch.inference_mode():
+            with model_time("encoder"), torch.inference_mode():
                 output = model.transformer.forward({"input_ids": ids, "attention_mask": mask})
             for position, values in zip(positions, output["sentence_embedding"].numpy(), strict=True):
                 vectors[position] = unit(values)

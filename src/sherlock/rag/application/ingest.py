@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from sherlock.rag.application.spans import stage
+from sherlock.rag.application.spans import collected, content, stage
 from sherlock.rag.domain.errors import FileStoreUnavailable, IngestError, NotFound, Unavailable
 from sherlock.rag.domain.messages import IngestProgress, Silent
 from sherlock.rag.domain.models import Chunk, EmbeddedChunk, IngestJob, Published, blob_key
@@ -40,16 +40,20 @@ class Ingestor:
                 f"The vector store was made with the encoder {job.encoder.name}; this server runs "
                 f"{self.embedder.encoder.name}."
             )
-        staged = await self.index.staged(job.lease)
-        with working_folder() as folder:
-            path = folder / "file"
-            await self.progress.report(job, "fetch")
-            await self._fetch(job, path)
-            await self.progress.report(job, "embed")
-            chunk_count = await self._stage_all(job, path, staged)
-        await self.progress.report(job, "publish", chunk_count)
-        with stage("ingest.publish", chunks=chunk_count):
-            return await self.index.publish(job.lease, chunk_count)
+        with collected() as times:
+            staged = await self.index.staged(job.lease)
+            with working_folder() as folder:
+                path = folder / "file"
+                await self.progress.report(job, "fetch")
+                await self._fetch(job, path)
+                await self.progress.report(job, "embed")
+                chunk_count = await self._stage_all(job, path, staged)
+            await self.progress.report(job, "publish", chunk_count)
+            with stage("ingest.publish", chunks=chunk_count):
+                published = await self.index.publish(job.lease, chunk_count)
+        return replace(
+            published, stage_ms={name.partition(".")[2]: round(s * 1e3, 1) for name, s in times.items()}
+        )
 
     async def _fetch(self, job: IngestJob, path: Path) -> None:
         with stage("ingest.fetch", bytes=job.bytes):
@@ -112,6 +116,7 @@ class Ingestor:
         with stage("ingest.embed", chunks=len(chunks)) as span:
             windows = await self.embedder.embed_documents([made.text_in_context for made in chunks])
             span.set_attribute("windows", sum(map(len, windows)))
+            content(span, chunks=lambda: "\n".join(made.text for made in chunks))
             return [EmbeddedChunk(made, parts) for made, parts in zip(chunks, windows, strict=True)]
 
     async def _stage(self, job: IngestJob, chunks: Sequence[EmbeddedChunk]) -> None:
