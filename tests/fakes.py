@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from sherlock.rag import tracing
+from sherlock.rag.domain.correlation import UNKNOWN, Correlation
 from sherlock.rag.domain.errors import Conflict, InvalidRequest, LeaseLost, NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import (
     Attachment,
@@ -24,6 +26,7 @@ from sherlock.rag.domain.models import (
     PageRequest,
     Published,
     Purpose,
+    QueueActivity,
     Status,
     StoredFile,
     Unset,
@@ -44,6 +47,7 @@ MembershipKey = tuple[WorkspaceId, str, str]
 JOB_BYTES = FEW_PAGES_BYTES = 65_536
 LARGE_BYTES = 2_097_152
 """What a job costs beside its file's bytes; where the second and third size class begin."""
+RECENT_JOBS = 20
 
 # ── catalog and ingest queue ────────────────────────────────────────────────
 
@@ -70,6 +74,8 @@ class MemoryJob:
     lease_until: float = 0.0
     finished_at: int | None = None
     reason: str | None = None
+    correlation: Correlation = UNKNOWN
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -134,6 +140,7 @@ class MemoryState:
                 turn=max(self.clock, last) + used,
                 run_after=time.monotonic(),
                 created_at=int(time.time()),
+                correlation=tracing.current(),
             )
         self.queued.set()
 
@@ -473,6 +480,7 @@ class InMemoryIngestQueue:
             bytes=file.bytes,
             chunking=self.state.memberships[job.membership].value.chunking,
             encoder=self.state.stores[workspace_id, vector_store_id].encoder,
+            correlation=job.correlation,
         )
 
     async def watch(self, lease: Lease) -> None:
@@ -492,6 +500,7 @@ class InMemoryIngestQueue:
             notes=published.notes,
         )
         job.end("done")
+        job.stage_ms = published.stage_ms
 
     async def fail(self, lease: Lease, error: LastError) -> None:
         job = self._held(lease)
@@ -519,6 +528,19 @@ class InMemoryIngestQueue:
 
     async def depth(self) -> int:
         return len(self.state.jobs)
+
+    async def activity(self) -> QueueActivity:
+        waiting = [job for job in self.state.jobs.values() if not job.running]
+        done = [job for job in self.state.all_jobs.values() if job.state == "done"]
+        recent = [job.stage_ms for job in done[-RECENT_JOBS:] if job.stage_ms]
+        stages = {name: [ms[name] for ms in recent if name in ms] for ms in recent for name in ms}
+        return QueueActivity(
+            waiting=len(waiting),
+            running=len(self.state.jobs) - len(waiting),
+            oldest_age_s=max((time.time() - job.created_at for job in waiting), default=0.0),
+            recent_jobs=max(map(len, stages.values()), default=0),
+            stage_ms={name: round(sum(times) / len(times), 1) for name, times in stages.items()},
+        )
 
     async def waiting(self, limit: int) -> int:
         return min(limit, sum(not job.running for job in self.state.jobs.values()))

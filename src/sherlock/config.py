@@ -35,6 +35,11 @@ class Settings(BaseSettings):
     root_path: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
+    otel_exporter_otlp_endpoint: str = Field("", validation_alias="OTEL_EXPORTER_OTLP_ENDPOINT")
+    """Where telemetry is sent, as OTLP over HTTP; empty: nowhere. The one name that is not ours."""
+    content_tracing: bool = False
+    """Whether spans carry texts of documents, questions and answers."""
+
     rag_enabled: bool = Field(False, validation_alias=AliasChoices("SHERLOCK_RAG_ENABLED", "RAG_ENABLED"))
 
     postgres_url: SecretStr = SecretStr("")
@@ -105,9 +110,9 @@ class Settings(BaseSettings):
     ocr_pages: int = Field(50, ge=1, le=10_000)
     """Of one file, at most; a page takes a second or a few."""
 
-    @field_validator("llm_base_url")
+    @field_validator("llm_base_url", "otel_exporter_otlp_endpoint")
     @classmethod
-    def _check_llm_base_url(cls, address: str) -> str:
+    def _check_http_address(cls, address: str) -> str:
         if address:
             check_address(address, ("http", "https"))
         return address
@@ -179,7 +184,7 @@ def check_address(address: str, schemes: Sequence[str], *, host_needed: bool = T
 def known_names() -> set[str]:
     """Every environment variable that means something to Sherlock."""
     names = {PREFIX + name.upper() for name in Settings.model_fields}
-    return names | {"SHERLOCK_EMBEDDING_MODEL"}
+    return names - {"SHERLOCK_OTEL_EXPORTER_OTLP_ENDPOINT"} | {"SHERLOCK_EMBEDDING_MODEL"}
 
 
 def load() -> Settings:

@@ -6,6 +6,7 @@ Plain and streamed answers, HTTP and messages all read the same events.
 import asyncio
 import json
 import logging
+import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,10 @@ from typing import TypedDict
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langsmith import tracing_context
-from opentelemetry import metrics
 
 from sherlock.process import cancelled
-from sherlock.rag.application import ground
+from sherlock.rag import instruments
+from sherlock.rag.application import ground, spans
 from sherlock.rag.application.cite import citations
 from sherlock.rag.application.markers import MarkerFilter
 from sherlock.rag.application.passages import passages
@@ -51,7 +52,6 @@ from sherlock.rag.domain.models import (
 from sherlock.rag.domain.ports import ChatModel, TokenCounter
 
 log = logging.getLogger(__name__)
-failures = metrics.get_meter("sherlock").create_counter("sherlock.rag.errors")
 
 QUESTION_CHARS = 4_000
 """A pasted document is not searched for as a whole: its end, where the question stands, is."""
@@ -181,7 +181,8 @@ class Chat:
             query = SearchQuery((asked,), search.vector_store_ids, search.options, run.request)
             retrieval = await self._retriever.search(run.workspace_id, query)
         except Unavailable as error:
-            failures.add(1, {"stage": "retrieve"})
+            instruments.errors.add(1, {"stage": "retrieve"})
+            instruments.degraded.add(1, {"part": "retrieve"})
             log.warning("chat goes on without retrieval", extra={"error": type(error).__name__})
             run.emit(Retrieved(Retrieval((asked,), (), degraded=(f"retrieve: {error.message}",))))
             return {"results": None}
@@ -195,22 +196,30 @@ class Chat:
         if grounded or self._trim_history:
             # Counting tokens and comparing sentences takes milliseconds a page: not on the event loop.
             request, found = await asyncio.to_thread(self._grounded, request, results)
+        asked = request
         written = Written(frozenset(passage.number for passage in found) if grounded else None)
         usage: Usage | None = None
-        async with self._model().stream(request) as events:
-            async for event in events:
-                if isinstance(event, Usage):
-                    usage = event
-                    continue
-                for shown in written.add(event):
-                    emit(shown)
-                if isinstance(event, Finished) and found:
-                    # Before the choice is finished: nothing may follow a finish reason.
-                    cited = await asyncio.to_thread(citations, written.text(event.choice), found)
-                    if cited:
-                        emit(Citations(cited, event.choice))
-                if isinstance(event, Finished):
-                    emit(event)
+        with spans.stage("chat.generate", passages=len(found)) as span, instruments.model_time("llm"):
+            spans.content(span, messages=lambda: json.dumps(asked.messages, default=str))
+            waiting_since: float | None = time.perf_counter()
+            async with self._model().stream(request) as events:
+                async for event in events:
+                    if isinstance(event, Usage):
+                        usage = event
+                        continue
+                    if waiting_since is not None:
+                        instruments.first_piece.record(time.perf_counter() - waiting_since)
+                        waiting_since = None
+                    for shown in written.add(event):
+                        emit(shown)
+                    if isinstance(event, Finished) and found:
+                        # Before the choice is finished: nothing may follow a finish reason.
+                        cited = await asyncio.to_thread(citations, written.text(event.choice), found)
+                        if cited:
+                            emit(Citations(cited, event.choice))
+                    if isinstance(event, Finished):
+                        emit(event)
+            spans.content(span, answer=lambda: "".join(written.pieces))
         if usage is None:
             usage = await asyncio.to_thread(self._counted, request, written)
         emit(Done(usage))

@@ -24,6 +24,7 @@ from sherlock import (
     openai_router,
     openapi,
     responses_router,
+    telemetry,
     uploads_router,
     vector_stores_router,
 )
@@ -32,9 +33,11 @@ from sherlock.chat_schemas import ChatCompletionChunk
 from sherlock.config import Settings
 from sherlock.deps import ServicesDep, State
 from sherlock.gate import RagGate
+from sherlock.http_telemetry import HttpTelemetry
 from sherlock.process import stop_on_signals, watched_parent
 from sherlock.readiness import is_ready
 from sherlock.response_object_schemas import ResponseStreamEvent
+from sherlock.sampling import sampled
 from sherlock.schemas import HealthObject, ReadinessObject, readiness_object
 from sherlock.wiring import Model, Services, open_services
 
@@ -66,10 +69,10 @@ NOT_READY: dict[int | str, dict[str, Any]] = {
 @health.get("/health/ready", operation_id="ready", responses=NOT_READY)
 @health.get("/health/deep", operation_id="readyUnderItsOlderName", responses=NOT_READY)
 async def ready(services: ServicesDep, response: Response) -> ReadinessObject:
-    """Whether every part can work, and which model each one really runs."""
-    components = await services.readiness()
+    """Whether every part can work, which model each one really runs, and how ingestion is doing."""
+    components, activity = await asyncio.gather(services.readiness(), services.ingest_activity())
     response.status_code = 200 if is_ready(components) else 503
-    return readiness_object(components, ready=is_ready(components), version=__version__)
+    return readiness_object(components, activity, ready=is_ready(components), version=__version__)
 
 
 # ── application ─────────────────────────────────────────────────────────────
@@ -103,6 +106,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
             async with (
                 open_services(settings, warm_up=warm_up) as opened,
                 nats_handler.answering(opened),
+                sampled(settings),
             ):
                 yield {"services": opened, "started_at": started_at}
         except Exception as error:
@@ -123,13 +127,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     # The last one added is the outermost.
-    if not settings.rag_enabled:
-        app.add_middleware(RagGate)
-    app.add_middleware(BodyLimit)
-    http_errors.install(app)
-    app.add_middleware(observability.RequestContext)
-    app.add_middleware(RootPath, root_path=settings.root_path)
-    for router in (
+    routers = (
         health,
         openai_router.router,
         responses_router.router,
@@ -139,7 +137,15 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         vector_stores_router.router,
         async_docs_router.router,
         file_batches_router.router,
-    ):
+    )
+    if not settings.rag_enabled:
+        app.add_middleware(RagGate, routes=[route for router in routers for route in router.routes])
+    app.add_middleware(BodyLimit)
+    http_errors.install(app)
+    app.add_middleware(observability.RequestContext)
+    app.add_middleware(HttpTelemetry)
+    app.add_middleware(RootPath, root_path=settings.root_path)
+    for router in routers:
         app.include_router(router)
     app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
     return app
@@ -198,7 +204,10 @@ def serve(settings: Settings, *, parent: int = 0) -> None:
             finally:
                 waiting.cancel()
 
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+    with (
+        telemetry.exported(settings, process="serve"),
+        asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
+    ):
         runner.run(stop_on_signals(run))
     if not server.started:
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""Request ids and JSON logs.
+"""Request ids and JSON logs, which carry the trace they belong to.
 
 Logged of a request: its id, method, route template, status and duration. Never a body, a query string or an
 id out of the path. Of other libraries' lines only level and logger are written, since their messages may hold
@@ -11,17 +11,16 @@ import re
 import secrets
 import sys
 import time
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from opentelemetry import trace
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-log = logging.getLogger(__name__)
+from sherlock.rag.domain.correlation import request_id
 
-request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The id of the request being served; child tasks inherit it."""
+log = logging.getLogger(__name__)
 
 ACCEPTED_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 """A caller's own `x-request-id` is kept when it is harmless in headers and logs."""
@@ -58,10 +57,11 @@ class RequestContext:
             await send(message)
 
         token = request_id.set(identifier)
+        trace.get_current_span().set_attribute("request_id", identifier)
         try:
             await self.app(scope, receive, send_with_id)
         finally:
-            route: str = getattr(scope.get("route"), "path", "unmatched")
+            route = route_of(scope)
             log.log(
                 logging.DEBUG if route.startswith(HEALTH_ROUTES) else logging.INFO,
                 "request",
@@ -73,6 +73,12 @@ class RequestContext:
                 },
             )
             request_id.reset(token)
+
+
+def route_of(scope: Scope) -> str:
+    """The template of the route that answered, without what the path holds."""
+    route: str = getattr(scope.get("route"), "path", "unmatched")
+    return route
 
 
 class JsonFormatter(logging.Formatter):
@@ -89,6 +95,9 @@ class JsonFormatter(logging.Formatter):
             line |= {name: value for name, value in record.__dict__.items() if name not in PLAIN_RECORD}
         if identifier := request_id.get():
             line["request_id"] = identifier
+        if (context := trace.get_current_span().get_span_context()).is_valid:
+            line["trace_id"] = trace.format_trace_id(context.trace_id)
+            line["span_id"] = trace.format_span_id(context.span_id)
         if record.exc_info and record.exc_info[0]:
             line["error"] = record.exc_info[0].__name__
         return json.dumps(line, ensure_ascii=False, default=str)

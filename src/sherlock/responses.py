@@ -4,9 +4,8 @@ import logging
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
-from opentelemetry import metrics
-
 from sherlock.graph import Chat
+from sherlock.rag import instruments
 from sherlock.rag.application.transcript import transcript
 from sherlock.rag.domain.errors import NotFound, RagDisabled, Unavailable
 from sherlock.rag.domain.models import (
@@ -24,7 +23,6 @@ from sherlock.response_object_schemas import ResponseStreamEvent
 from sherlock.response_writer import ResponseWriter
 
 log = logging.getLogger(__name__)
-failures = metrics.get_meter("sherlock").create_counter("sherlock.rag.errors")
 
 
 class Responses:
@@ -107,7 +105,8 @@ class Responses:
         try:
             await store.add(response)
         except Unavailable as error:
-            failures.add(1, {"stage": "store"})
+            instruments.errors.add(1, {"stage": "store"})
+            instruments.degraded.add(1, {"part": "store"})
             log.warning("response is not stored", extra={"error": type(error).__name__})
             writer.not_stored(error.message)
 

@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 from typing_extensions import TypedDict
 
 from sherlock.rag.domain.errors import InvalidRequest
-from sherlock.rag.domain.models import ComponentStatus, Page
+from sherlock.rag.domain.models import ComponentStatus, Page, QueueActivity
 
 # ── requests ────────────────────────────────────────────────────────────────
 
@@ -191,14 +191,33 @@ class ComponentObject(TypedDict):
     model: str | None
 
 
+class IngestActivityObject(TypedDict):
+    """The queue over all workspaces, and the mean times of the jobs that were completed last."""
+
+    waiting: int
+    running: int
+    oldest_age_s: float
+    """Age of the oldest job that waits."""
+    recent_jobs: int
+    """How many jobs `stage_ms` is the mean of."""
+    stage_ms: dict[str, float]
+    """Milliseconds in each stage; stages overlap."""
+
+
 class ReadinessObject(TypedDict):
     status: Literal["ready", "not_ready"]
     version: str
     components: dict[str, ComponentObject]
+    ingest: IngestActivityObject | None
+    """`null` where retrieval is off or the database does not answer."""
 
 
 def readiness_object(
-    components: Mapping[str, ComponentStatus], *, ready: bool, version: str
+    components: Mapping[str, ComponentStatus],
+    activity: QueueActivity | None,
+    *,
+    ready: bool,
+    version: str,
 ) -> ReadinessObject:
     return {
         "status": "ready" if ready else "not_ready",
@@ -206,5 +225,14 @@ def readiness_object(
         "components": {
             name: {"state": part.state, "since": part.since, "reason": part.reason, "model": part.model}
             for name, part in components.items()
+        },
+        "ingest": None
+        if activity is None
+        else {
+            "waiting": activity.waiting,
+            "running": activity.running,
+            "oldest_age_s": round(activity.oldest_age_s, 1),
+            "recent_jobs": activity.recent_jobs,
+            "stage_ms": dict(activity.stage_ms),
         },
     }

@@ -19,7 +19,7 @@ from sherlock.rag.application.retrieve import Retriever
 from sherlock.rag.application.rewrite import Rewriter
 from sherlock.rag.domain.errors import RagDisabled, Unavailable
 from sherlock.rag.domain.messages import IngestProgress, IngestRequests, MessageBroker, Silent
-from sherlock.rag.domain.models import ChunkingStrategy
+from sherlock.rag.domain.models import ChunkingStrategy, QueueActivity
 from sherlock.rag.domain.ports import (
     ChatModel,
     Embedder,
@@ -35,6 +35,7 @@ from sherlock.responses import Responses
 
 if TYPE_CHECKING:
     from sherlock.rag.adapters.postgres import Database
+    from sherlock.rag.application.activity import Activity
     from sherlock.rag.application.file_batches import FileBatches
     from sherlock.rag.application.files import Files
     from sherlock.rag.application.housekeeping import Housekeeper
@@ -72,6 +73,7 @@ class Rag:
     jobs: "Jobs"
     housekeeper: "Housekeeper"
     reconciler: "Reconciler"
+    activity: "Activity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,10 @@ class Services:
         if self.rag is None:
             raise RagDisabled
         return self.rag
+
+    async def ingest_activity(self) -> QueueActivity | None:
+        """How the ingest queue stands; `None` where RAG is off, or the database does not answer."""
+        return await self.rag.activity() if self.rag is not None else None
 
 
 Model = Literal["embedder", "reranker", "llm"]
@@ -160,17 +166,19 @@ async def _rag(
     from sherlock.rag.adapters.postgres_responses import PostgresResponses
     from sherlock.rag.adapters.postgres_uploads import PostgresUploadRecords
     from sherlock.rag.adapters.reading_process import ProcessReader
+    from sherlock.rag.application.activity import Activity
     from sherlock.rag.application.file_batches import FileBatches
     from sherlock.rag.application.files import Files
     from sherlock.rag.application.housekeeping import Housekeeper
     from sherlock.rag.application.ingest import Ingestor
     from sherlock.rag.application.jobs import Jobs
+    from sherlock.rag.application.measured_embedder import MeasuredEmbedder
     from sherlock.rag.application.queue_limit import QueueLimit
     from sherlock.rag.application.reconcile import Reconciler
     from sherlock.rag.application.uploads import Uploads
     from sherlock.rag.application.vector_stores import VectorStores
 
-    embedder = _embedder(settings, stack, warm_up)
+    embedder = MeasuredEmbedder(_embedder(settings, stack, warm_up))
     reranker = _reranker(settings, stack, warm_up)
     file_store = _file_store(settings, stack)
     database = await _database(settings, embedder, stack)
@@ -227,6 +235,7 @@ async def _rag(
         jobs=Jobs(PostgresJobLog(database), catalog),
         housekeeper=Housekeeper(catalog, file_store, uploads, responses, ingest_requests),
         reconciler=reconciler,
+        activity=Activity(queue),
     )
 
 

@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -23,17 +24,22 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from sherlock import observability, wiring
+from opentelemetry.trace import SpanKind
+
+from sherlock import observability, telemetry, wiring
 from sherlock.config import Settings
 from sherlock.process import cancelled, stop_on_signals, until, watched_parent
+from sherlock.rag import instruments, parsers, tracing
 from sherlock.rag.application.housekeeping import Housekeeper
 from sherlock.rag.application.ingest import Ingestor, retry_delay_s
 from sherlock.rag.application.reconcile import Reconciler
+from sherlock.rag.application.spans import content, span
 from sherlock.rag.domain.errors import IngestError, LeaseLost, Unavailable
 from sherlock.rag.domain.messages import IngestStage
 from sherlock.rag.domain.models import IngestJob, LastError, Lease, Orphans
 from sherlock.rag.domain.ports import IngestQueue
 from sherlock.rag.working_folders import remove_abandoned
+from sherlock.sampling import sampled
 
 log = logging.getLogger(__name__)
 
@@ -106,19 +112,47 @@ class Worker:
                 await until(stop, asyncio.sleep(OUTAGE_PAUSE_S))
 
     async def _run(self, job: IngestJob, stop: asyncio.Event) -> None:
-        """Run one job, then settle it. Raises `Unavailable` when it could not be settled."""
-        settlement = await self._ingest(job, stop)
+        """Run one job for the request it came from, then settle it.
+
+        Raises `Unavailable` when it could not be settled.
+        """
+        began, extension = time.perf_counter(), parsers.known_extension(job.filename)
+        outcome = "unsettled"
+        try:
+            with (
+                tracing.resumed(job.correlation),
+                span(
+                    "ingest.job",
+                    {
+                        "extension": extension,
+                        "attempt": job.lease.attempt,
+                        "request_id": job.correlation.request_id,
+                    },
+                    kind=SpanKind.CONSUMER,
+                ) as opened,
+            ):
+                content(opened, filename=lambda: job.filename)
+                outcome = await self._settle(job, await self._ingest(job, stop))
+                opened.set_attribute("outcome", outcome)
+        finally:
+            took = time.perf_counter() - began
+            instruments.ingest_latency.record(took, {"extension": extension, "outcome": outcome})
+
+    async def _settle(self, job: IngestJob, settlement: Settlement) -> str:
+        """Tell the queue how the job ended, and everybody else; returns it in a word."""
         context = {"job": job.lease.job_id, "attempt": job.lease.attempt} | settlement.details
         try:
             goes_on = await settlement.tell() if settlement.tell is not None else None
         except LeaseLost:
             log.info("job lost before it was settled", extra=context)
-        else:
-            given_up = goes_on is False
-            log.log(settlement.level, "job failed" if given_up else settlement.said, extra=context)
-            if settlement.tell is not None:
-                stage = "failed" if given_up else settlement.stage
-                await self.ingestor.progress.report(job, stage, settlement.chunks)
+            return "lost"
+        given_up = goes_on is False
+        log.log(settlement.level, "job failed" if given_up else settlement.said, extra=context)
+        if settlement.tell is None:
+            return "lost"
+        stage = "failed" if given_up else settlement.stage
+        await self.ingestor.progress.report(job, stage, settlement.chunks)
+        return stage
 
     async def _ingest(self, job: IngestJob, stop: asyncio.Event) -> Settlement:
         """Ingest until it ends, the job is to be let go or `stop` is set; says how it is to be settled."""
@@ -245,6 +279,7 @@ async def serve(settings: Settings, *, parent: int = 0) -> None:
         async with (
             watched_parent(parent, stop),
             wiring.open_services(settings, warm_up={"embedder"}) as services,
+            sampled(settings, services.require_rag().activity),
         ):
             rag = services.require_rag()
             if services.broker is not None:
@@ -255,4 +290,5 @@ async def serve(settings: Settings, *, parent: int = 0) -> None:
                 group.create_task(keep_reconciled(rag.reconciler, stop))
                 group.create_task(worker.run(stop))
 
-    await stop_on_signals(work)
+    with telemetry.exported(settings, process="worker"):
+        await stop_on_signals(work)

@@ -13,7 +13,15 @@ ROOT = Path(__file__).parents[2]
 PROFILES = {
     "think": {"api-think"},
     "reason": {"api", "worker", "migrate", "postgres", "minio", "nats"},
-    "ultra-instinct": {"api", "worker", "migrate", "postgres", "minio", "nats", "otel-collector"},
+    "ultra-instinct": {
+        "api-observed",
+        "worker-observed",
+        "migrate",
+        "postgres",
+        "minio",
+        "nats",
+        "otel-collector",
+    },
 }
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::(?P<kind>[?-])(?P<rest>[^}]*))?\}")
 SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|ACCESS_KEY")
@@ -86,11 +94,25 @@ def test_each_profile_has_one_api_on_port_8802(compose: dict[str, Any], profile:
 
 def test_rag_is_what_the_profile_says(compose: dict[str, Any]) -> None:
     gate = {name: s["environment"]["SHERLOCK_RAG_ENABLED"] for name, s in sherlocks(compose).items()}
-    assert gate == {"api-think": "false", "api": "true", "worker": "true", "migrate": "true"}
+    rag = ("api", "api-observed", "worker", "worker-observed", "migrate")
+    assert gate == {"api-think": "false", **dict.fromkeys(rag, "true")}
+
+
+def test_telemetry_goes_to_the_collector_of_its_profile(compose: dict[str, Any]) -> None:
+    def sent(name: str, **variables: str) -> str:
+        endpoint = compose["services"][name]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"]
+        return interpolate(endpoint, variables)
+
+    for role in ("api", "worker"):
+        plain, observed = (compose["services"][name]["environment"] for name in (role, f"{role}-observed"))
+        assert {name for name in plain if plain[name] != observed[name]} == {"OTEL_EXPORTER_OTLP_ENDPOINT"}
+        assert sent(role) == ""
+        assert sent(f"{role}-observed") == "http://otel-collector:4318"
+        assert sent(f"{role}-observed", OTEL_EXPORTER_OTLP_ENDPOINT="http://other:1") == "http://other:1"
 
 
 def test_api_and_worker_wait_for_the_migrations(compose: dict[str, Any]) -> None:
-    for name in ("api", "worker"):
+    for name in ("api", "api-observed", "worker", "worker-observed"):
         needs = compose["services"][name]["depends_on"]
         assert needs["migrate"]["condition"] == "service_completed_successfully"
     assert compose["services"]["migrate"]["restart"] == "no"
@@ -143,13 +165,14 @@ def test_every_name_is_a_setting(text: str, example: dict[str, str]) -> None:
     assert used <= config.known_names()
 
 
-@pytest.mark.parametrize("name", ["api-think", "api", "worker", "migrate"])
+@pytest.mark.parametrize("name", ["api-think", "api", "api-observed", "worker", "worker-observed", "migrate"])
 def test_sherlock_accepts_what_it_is_given(
     compose: dict[str, Any], example: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sherlock import config
 
     filled = {variable: value or f"some-{variable.lower()}" for variable, value in example.items()}
+    filled["OTEL_EXPORTER_OTLP_ENDPOINT"] = ""
     given = {k: interpolate(v, filled) for k, v in compose["services"][name]["environment"].items()}
     for known in config.known_names():
         monkeypatch.delenv(known, raising=False)

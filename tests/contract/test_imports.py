@@ -59,10 +59,10 @@ def test_domain_imports_only_the_standard_library(file: Path) -> None:
     assert not foreign
 
 
-def test_telemetry_sdk_only_in_observability() -> None:
-    sdk = "opentelemetry.sdk"
+def test_telemetry_sdk_only_in_one_module() -> None:
+    sdk = ("opentelemetry.sdk", "opentelemetry.exporter")
     users = {file.name for file in modules() for name in imports(file) if name.startswith(sdk)}
-    assert users <= {"observability.py"}
+    assert users == {"telemetry.py"}
 
 
 def test_adapters_are_named_only_by_wiring() -> None:

@@ -23,6 +23,7 @@ from sherlock.message_schemas import (
     is_id,
 )
 from sherlock.observability import ACCEPTED_ID
+from sherlock.rag import tracing
 from sherlock.rag.domain.errors import InvalidRequest, SherlockError
 from sherlock.rag.domain.messages import Message, MessageBroker
 from sherlock.validation_errors import most_specific
@@ -93,7 +94,8 @@ def asked(exchange: Exchange, message: Message, body: Any) -> Asked:
         request_id = sent if ACCEPTED_ID.fullmatch(sent) else f"req_{secrets.token_hex(16)}"
     trace = {name: headers[name] for name in TRACE_HEADERS if TRACE_VALUE.fullmatch(headers.get(name, ""))}
     ids = echoed_ids(exchange.request, body)
-    return Asked(request_id, ids, correlation(request_id) | trace, exchange.when_failed)
+    # Inside a span of ours, that is what the result's reader goes on from.
+    return Asked(request_id, ids, correlation(request_id) | trace | tracing.headers(), exchange.when_failed)
 
 
 def correlation(request_id: str) -> dict[str, str]:

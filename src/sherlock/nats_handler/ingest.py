@@ -11,10 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sherlock import observability
 from sherlock.message_schemas import INGEST, REPLY_TO_HEADER, IngestMessage
 from sherlock.nats_handler.exchange import Asked, Results, answerable, asked, correlation, read, validated
+from sherlock.nats_handler.telemetry import Measured, measured
 from sherlock.process import cancelled
+from sherlock.rag import tracing
+from sherlock.rag.domain.correlation import request_id
 from sherlock.rag.domain.errors import InvalidRequest, RequestError, Unavailable
 from sherlock.rag.domain.messages import Delivery, IngestRequest, MessageBroker, Parked
 from sherlock.rag.domain.models import DEFAULT_WORKSPACE, VectorStoreFile
@@ -44,6 +46,13 @@ class Ingests:
 
         Raises `Unavailable`: then it is delivered again.
         """
+        with measured(INGEST, delivery.message) as request:
+            parked = await self._settle(delivery, request)
+            if parked is not None:
+                request.failed()
+            return parked
+
+    async def _settle(self, delivery: Delivery, measuring: Measured) -> Parked | None:
         workspace_id = DEFAULT_WORKSPACE
         if await self._rag.ingest_requests.known(workspace_id, delivery.id):
             return None
@@ -56,7 +65,8 @@ class Ingests:
         try:
             body = read(message.data)
             who = asked(INGEST, message, body)
-            observability.request_id.set(who.headers.get("x-request-id"))
+            request_id.set(who.headers.get("x-request-id"))
+            measuring.identified(who.headers.get("x-request-id"))
             request = validated(IngestMessage, body)
             if reply_to is not None and not answerable(reply_to):
                 raise InvalidRequest(
@@ -78,6 +88,7 @@ class Ingests:
                 request.vector_store_id,
                 request.file_id,
                 reply_to,
+                tracing.current().traceparent,
             )
         )
         if attached.status != "in_progress":
@@ -122,7 +133,10 @@ class Ingests:
         if file.status == "in_progress":
             return False
         ids = {"file_id": request.file_id, "vector_store_id": request.vector_store_id}
-        who = Asked(request.request_id, ids, correlation(request.request_id), INGEST.when_failed)
+        headers = correlation(request.request_id)
+        if request.traceparent is not None:
+            headers["traceparent"] = request.traceparent
+        who = Asked(request.request_id, ids, headers, INGEST.when_failed)
         await self._send(request.message_id, request.reply_to, who, outcome(who, file))
         return True
 

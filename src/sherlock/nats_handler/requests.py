@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from sherlock import observability
 from sherlock.chat_schemas import completion
 from sherlock.message_schemas import (
     EMBED,
@@ -24,7 +23,9 @@ from sherlock.message_schemas import (
     search_members,
 )
 from sherlock.nats_handler.exchange import Asked, Results, answerable, asked, read, validated
+from sherlock.nats_handler.telemetry import Measured, measured
 from sherlock.rag.application.embed import check_model, read_input
+from sherlock.rag.domain.correlation import request_id
 from sherlock.rag.domain.errors import ChatModelNotConfigured, SherlockError, Unavailable
 from sherlock.rag.domain.messages import Message, MessageBroker
 from sherlock.rag.domain.models import DEFAULT_WORKSPACE, ChatRequest, WorkspaceId
@@ -96,7 +97,13 @@ class Requests:
         task.add_done_callback(self._tasks.discard)
 
     async def _handle(self, exchange: Exchange, answer: Answer, places: Places, message: Message) -> None:
-        """The one place every request passes through: a span of its own would begin here."""
+        """The one place every request passes through."""
+        with measured(exchange, message) as request:
+            await self._answered(exchange, answer, places, message, request)
+
+    async def _answered(
+        self, exchange: Exchange, answer: Answer, places: Places, message: Message, request: Measured
+    ) -> None:
         body: dict[str, Any] = {}
         refused: SherlockError | None = None
         try:
@@ -104,10 +111,12 @@ class Requests:
         except SherlockError as error:
             refused = error
         who = asked(exchange, message, body)
-        observability.request_id.set(who.headers.get("x-request-id"))
+        request_id.set(who.headers.get("x-request-id"))
+        request.identified(who.headers.get("x-request-id"))
         if refused is None and places.taken >= SIDE_BY_SIDE + MAX_WAITING:
             refused = Busy()
         if refused is not None:
+            request.failed()
             await self._send(exchange, message, who, who.failure(refused))
             return
         places.taken += 1
@@ -115,11 +124,14 @@ class Requests:
             async with places.free:
                 result = await self._result(answer, who, body)
         except asyncio.CancelledError:
+            request.failed()
             result = who.failure(Unavailable("The server is stopping; send the request again."))
             await self._send(exchange, message, who, result)
             raise
         finally:
             places.taken -= 1
+        if result["error"] is not None:
+            request.failed()
         await self._send(exchange, message, who, result)
 
     async def _result(self, answer: Answer, who: Asked, body: dict[str, Any]) -> dict[str, Any]:

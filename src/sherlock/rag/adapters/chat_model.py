@@ -20,6 +20,8 @@ from openai import AsyncOpenAI, AsyncStream
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import to_json
 
+from sherlock.rag import tracing
+from sherlock.rag.domain.correlation import request_id
 from sherlock.rag.domain.errors import (
     ChatModelMisconfigured,
     ChatModelRateLimited,
@@ -163,6 +165,7 @@ class OpenAIChatModel:
                 "/chat/completions",
                 cast_to=object,
                 content=await _as_json(body, request.messages),
+                options={"headers": _correlation()},
                 stream=True,
                 stream_cls=AsyncStream[object],
             )
@@ -273,6 +276,12 @@ def _refuse_what_has_no_event(options: Mapping[str, Any]) -> None:
         raise InvalidRequest("'functions' is not supported; use 'tools'.", param="functions")
     if any(tool.get("type") != "function" for tool in options.get("tools") or ()):
         raise InvalidRequest("Only tools of type 'function' are passed to the language model.", param="tools")
+
+
+def _correlation() -> dict[str, str]:
+    """What lets the upstream's logs and spans join the request's."""
+    known = request_id.get()
+    return tracing.headers() | ({"x-request-id": known} if known else {})
 
 
 async def _as_json(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> bytes:

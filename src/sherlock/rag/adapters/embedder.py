@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from sherlock.rag.domain.errors import EmbedderUnavailable
 from sherlock.rag.domain.models import ComponentStatus, Encoder, Vector
 from sherlock.rag.exported_encoder import Batch, Forward, open_exported
+from sherlock.rag.instruments import model_time
 from sherlock.rag.loaded_model import LoadedModel
 from sherlock.rag.shared_runs import SharedRuns
 from sherlock.rag.surrogates import without_surrogates
@@ -290,7 +291,9 @@ class SentenceTransformersEmbedder:
         for positions in batches([len(window) for window in windows], model.batch_tokens):
             if self._closing.is_set() or abandoned():
                 raise EmbedderUnavailable("The encoder has been stopped.")
-            values = forward(*model.padded([windows[position] for position in positions]))
+            batch = model.padded([windows[position] for position in positions])
+            with model_time("encoder"):
+                values = forward(*batch)
             for position, vector in zip(positions, values, strict=True):
                 encoded[position] = unit(vector)
         vectors: list[list[Vector]] = [[] for _ in texts]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sherlock.rag.domain.models import ComponentStatus, Encoder, Vector
+from sherlock.rag.instruments import model_time
 from sherlock.rag.vectors import mean, unit
 
 WINDOW_WORDS = 256
@@ -66,7 +67,11 @@ class HashEmbedder:
 
     async def _run(self, threads: ThreadPoolExecutor, texts: Sequence[str]) -> list[list[Vector]]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(threads, lambda: [self._windows(text) for text in texts])
+        return await loop.run_in_executor(threads, self._all_windows, texts)
+
+    def _all_windows(self, texts: Sequence[str]) -> list[list[Vector]]:
+        with model_time("encoder"):
+            return [self._windows(text) for text in texts]
 
     def _windows(self, text: str) -> list[Vector]:
         """One vector for every `WINDOW_WORDS` words; at least one."""

@@ -37,6 +37,7 @@ import sqlalchemy.exc
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from sherlock.rag import instruments
 from sherlock.rag.domain.errors import DatabaseUnavailable, NotFound
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ class Database:
         Raises `DatabaseUnavailable`, also for trouble of the statements inside.
         """
         with _translated():
+            asked = time.perf_counter()
             async with self._engine.begin() as connection:
+                instruments.pool_wait.record(time.perf_counter() - asked)
                 yield connection
 
     def listen(self, channel: str, heard: Callable[[str], None] | None = None) -> "Listener":

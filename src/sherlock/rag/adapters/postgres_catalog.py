@@ -19,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
+from sherlock.rag import tracing
 from sherlock.rag.adapters.postgres import INGEST_CHANNEL, WAKE_WORKERS, Database, check_id, storable
 from sherlock.rag.adapters.postgres_files import (
     ADD_FILE,
@@ -292,9 +293,11 @@ _QUEUE = text("""
         from knowledge_files
         where workspace_id = :workspace_id and id = any(CAST(:file_ids AS text[]))
     )
-    insert into ingest_jobs (workspace_id, vector_store_id, file_id, size_class, turn)
+    insert into ingest_jobs (workspace_id, vector_store_id, file_id, size_class, turn,
+                             request_id, traceparent)
     select :workspace_id, :vector_store_id, id, size_class,
-           greatest(clock.now, last_turn) + sum(cost) over (order by size_class, file_no)
+           greatest(clock.now, last_turn) + sum(cost) over (order by size_class, file_no),
+           CAST(:request_id AS text), CAST(:traceparent AS text)
     from new join size_classes using (size_class) cross join clock
     order by size_class, file_no
 """)
@@ -693,7 +696,9 @@ async def _attach(
         queued |= added
     if queued:
         await connection.execute(_LOCK_TURNS, {"workspace_id": workspace_id})
-        await connection.execute(_QUEUE, store | {"file_ids": list(queued)} | _COSTS)
+        asked = tracing.current()
+        came_from = {"request_id": asked.request_id, "traceparent": asked.traceparent}
+        await connection.execute(_QUEUE, store | {"file_ids": list(queued)} | _COSTS | came_from)
         await connection.execute(WAKE_WORKERS)
 
 

@@ -15,8 +15,9 @@ KEPT_S = 86_400.0
 """A day: how long a message whose result was published is still known when it comes again."""
 
 _ADD = text("""
-    insert into ingest_requests (workspace_id, message_id, request_id, vector_store_id, file_id, reply_to)
-    values (:workspace_id, :message_id, :request_id, :vector_store_id, :file_id, :reply_to)
+    insert into ingest_requests (workspace_id, message_id, request_id, vector_store_id, file_id, reply_to,
+                                 traceparent)
+    values (:workspace_id, :message_id, :request_id, :vector_store_id, :file_id, :reply_to, :traceparent)
     on conflict (workspace_id, message_id) do nothing
 """)
 
@@ -39,7 +40,8 @@ _CLAIM_ENDED = text("""
     ), claimed as (
         update ingest_requests r set claimed_until = now() + make_interval(secs => :lease_s)
         from ended where r.id = ended.id
-        returning r.id, r.workspace_id, r.message_id, r.request_id, r.vector_store_id, r.file_id, r.reply_to
+        returning r.id, r.workspace_id, r.message_id, r.request_id, r.vector_store_id, r.file_id, r.reply_to,
+                  r.traceparent
     )
     select * from claimed order by id
 """)
@@ -76,6 +78,7 @@ class PostgresIngestRequests:
                     "vector_store_id": request.vector_store_id,
                     "file_id": request.file_id,
                     "reply_to": request.reply_to,
+                    "traceparent": request.traceparent,
                 },
             )
 
@@ -95,6 +98,7 @@ class PostgresIngestRequests:
                 vector_store_id=row.vector_store_id,
                 file_id=row.file_id,
                 reply_to=row.reply_to,
+                traceparent=row.traceparent,
             )
             for row in rows
         ]

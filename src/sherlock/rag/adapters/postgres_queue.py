@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import TextClause
 
 from sherlock.rag.adapters.postgres import INGEST_CHANNEL, WAKE_WORKERS, Database
+from sherlock.rag.domain.correlation import Correlation
 from sherlock.rag.domain.errors import DatabaseUnavailable, LeaseLost
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
@@ -24,11 +25,14 @@ from sherlock.rag.domain.models import (
     LastError,
     Lease,
     Published,
+    QueueActivity,
     WorkspaceId,
 )
 
 OUTAGE_LIMIT_S = 86_400.0
 """A day: how long an outage may put a job off."""
+RECENT_JOBS = 20
+"""Whose stages `activity` tells the mean of."""
 WATCH_POLL_S = 1.0
 """Most requests to let go of a job are heard at once; this finds those whose notification was lost."""
 
@@ -81,7 +85,7 @@ CLAIM = text("""
     update ingest_jobs j set state = 'running', attempt = j.attempt + 1,
         lease_owner = :owner, lease_until = now() + make_interval(secs => :lease_s)
     from next where j.id = next.id
-    returning j.id, j.attempt, j.workspace_id, j.vector_store_id, j.file_id
+    returning j.id, j.attempt, j.workspace_id, j.vector_store_id, j.file_id, j.request_id, j.traceparent
 """)
 
 # What a worker has to know of a job.
@@ -121,7 +125,7 @@ _LOCK_MEMBERSHIP = text("""
 
 _FINISH = text(f"""
     update ingest_jobs set state = 'done', lease_owner = null, lease_until = null, finished_at = now(),
-        error_code = null, error_message = null
+        error_code = null, error_message = null, stage_ms = CAST(:stage_ms AS jsonb)
     where {_OURS} returning id
 """)
 _FAIL = text(f"""
@@ -163,6 +167,23 @@ _FAIL_SPENT_JOB = text("""
 _UNSTAGE = text("delete from ingest_chunks where job_id = :job_id")
 
 _DEPTH = text("select count(*) from ingest_jobs where state in ('waiting', 'running')")
+
+# Each figure by an index of its own, however many jobs have ended.
+_ACTIVITY = text("""
+    select (select count(*) from ingest_jobs where state = 'running') as running, waiting, oldest_age_s
+    from (
+        select count(*) as waiting, CAST(extract(epoch from now() - min(created_at)) AS float) as oldest_age_s
+        from ingest_jobs where state = 'waiting'
+    ) waiting
+""")
+_RECENT = text("""
+    with recent as (
+        select stage_ms from ingest_jobs where state = 'done' order by finished_at desc limit :limit
+    )
+    select s.stage, count(*) as jobs, avg(CAST(s.ms AS float)) as ms
+    from recent cross join jsonb_each_text(stage_ms) s (stage, ms)
+    group by s.stage order by s.stage
+""")
 
 _WAITING = text("""
     select count(*) from (select from ingest_jobs where state = 'waiting' limit :limit) waiting
@@ -208,6 +229,7 @@ class PostgresIngestQueue:
             bytes=row.bytes,
             chunking=ChunkingStrategy(row.max_chunk_size_tokens, row.chunk_overlap_tokens),
             encoder=Encoder(row.encoder, row.dimension),
+            correlation=Correlation(job.request_id, job.traceparent),
         )
 
     async def watch(self, lease: Lease) -> None:
@@ -231,7 +253,9 @@ class PostgresIngestQueue:
 
     async def complete(self, lease: Lease, published: Published) -> None:
         async with self._database.transaction() as connection:
-            membership, _ = await _end(connection, lease, _FINISH)
+            membership, _ = await _end(
+                connection, lease, _FINISH, {"stage_ms": json.dumps(dict(published.stage_ms))}
+            )
             figures = {
                 "chunk_count": published.chunk_count,
                 "window_count": published.window_count,
@@ -272,6 +296,18 @@ class PostgresIngestQueue:
     async def depth(self) -> int:
         async with self._database.transaction() as connection:
             return int(await connection.scalar(_DEPTH) or 0)
+
+    async def activity(self) -> QueueActivity:
+        async with self._database.transaction() as connection:
+            now = (await connection.execute(_ACTIVITY)).one()
+            recent = (await connection.execute(_RECENT, {"limit": RECENT_JOBS})).all()
+        return QueueActivity(
+            waiting=now.waiting,
+            running=now.running,
+            oldest_age_s=max(0.0, now.oldest_age_s or 0.0),
+            recent_jobs=max((row.jobs for row in recent), default=0),
+            stage_ms={row.stage: round(row.ms, 1) for row in recent},
+        )
 
     async def waiting(self, limit: int) -> int:
         async with self._database.transaction() as connection:

@@ -18,6 +18,7 @@ import numpy as np
 
 from sherlock.rag.domain.errors import RerankerUnavailable
 from sherlock.rag.domain.models import ComponentStatus
+from sherlock.rag.instruments import model_time
 from sherlock.rag.loaded_model import LoadedModel
 from sherlock.rag.surrogates import without_surrogates
 
@@ -154,7 +155,8 @@ class CrossEncoderReranker:
                 return []
             size = max(1, BATCH_TOKENS // len(encodings[order[0]]))
             batch, order = order[:size], order[size:]
-            logits, cost_s = _timed(model, [encodings[i] for i in batch])
+            with model_time("reranker"):
+                logits, cost_s = _timed(model, [encodings[i] for i in batch])
             self._learn(cost_s)
             for position, logit in zip(batch, logits, strict=True):
                 scores[position] = _sigmoid(logit)

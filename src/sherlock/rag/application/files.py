@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 
-from sherlock.rag import parsers
+from sherlock.rag import instruments, parsers
 from sherlock.rag.domain.errors import FileTooLarge, NotFound, Unavailable, UnsupportedFileType
 from sherlock.rag.domain.models import Page, PageRequest, Purpose, StoredFile, WorkspaceId, blob_key
 from sherlock.rag.domain.ports import Catalog, FileStore
@@ -71,6 +71,7 @@ class Files:
             # A task of its own, so that it also ends when this one is cancelled once more.
             await asyncio.shield(asyncio.ensure_future(self._undo(workspace_id, file_id)))
             raise
+        count_upload(file)
         return file
 
     async def put(
@@ -194,6 +195,11 @@ class _Measured:
             if len(self.head) < _HEAD_BYTES:
                 self.head += piece[: _HEAD_BYTES - len(self.head)]
             yield piece
+
+
+def count_upload(file: StoredFile) -> None:
+    """One more file is stored and on record."""
+    instruments.uploads.add(1, {"extension": parsers.known_extension(file.filename)})
 
 
 def new_file_id() -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from sherlock.rag.application.spans import stage
+from sherlock.rag.application.spans import collected, content, stage
 from sherlock.rag.domain.errors import FileStoreUnavailable, IngestError, NotFound, Unavailable
 from sherlock.rag.domain.messages import IngestProgress, Silent
 from sherlock.rag.domain.models import (
@@ -47,16 +47,22 @@ class Ingestor:
                 f"The vector store was made with the encoder {job.encoder.name}; this server runs "
                 f"{self.embedder.encoder.name}."
             )
-        staged = await self.index.staged(job.lease)
-        with working_folder() as folder:
-            path = folder / "file"
-            await self.progress.report(job, "fetch")
-            await self._fetch(job, path)
-            await self.progress.report(job, "embed")
-            chunk_count, notes = await self._stage_all(job, path, staged)
-        await self.progress.report(job, "publish", chunk_count)
-        with stage("ingest.publish", chunks=chunk_count):
-            return replace(await self.index.publish(job.lease, chunk_count), notes=notes)
+        with collected() as times:
+            staged = await self.index.staged(job.lease)
+            with working_folder() as folder:
+                path = folder / "file"
+                await self.progress.report(job, "fetch")
+                await self._fetch(job, path)
+                await self.progress.report(job, "embed")
+                chunk_count, notes = await self._stage_all(job, path, staged)
+            await self.progress.report(job, "publish", chunk_count)
+            with stage("ingest.publish", chunks=chunk_count):
+                published = await self.index.publish(job.lease, chunk_count)
+        return replace(
+            published,
+            notes=notes,
+            stage_ms={name.partition(".")[2]: round(s * 1e3, 1) for name, s in times.items()},
+        )
 
     async def _fetch(self, job: IngestJob, path: Path) -> None:
         with stage("ingest.fetch", bytes=job.bytes):
@@ -124,6 +130,7 @@ class Ingestor:
         """Each text is encoded once: what the workspace has already is taken from its index."""
         with stage("ingest.embed", chunks=len(chunks)) as span:
             texts = {made.digest: made.text_in_context for made in chunks}
+            content(span, chunks=lambda: "\n".join(made.text for made in chunks))
             windows = dict(await self.index.encoded(job.workspace_id, job.encoder, texts.keys()))
             span.set_attribute("reused", len(windows))
             if new := [digest for digest in texts if digest not in windows]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from opentelemetry.trace import Span
 
+from sherlock.rag import instruments
 from sherlock.rag.application import spans
 from sherlock.rag.application.rewrite import Rewriter, is_follow_up
 from sherlock.rag.domain import ranking
@@ -54,6 +55,22 @@ class Retriever:
         database and embedder. Without the reranker the fused order stands, without the chat model the
         question as it was asked; both are said.
         """
+        began = time.perf_counter()
+        outcome = "failed"
+        try:
+            with spans.span("retrieve", {"stores": len(query.vector_store_ids)}) as span:
+                spans.content(span, queries=lambda: "\n".join(query.texts))
+                retrieval = await self._search(workspace_id, query)
+                found = retrieval.results
+                spans.content(span, results=lambda: "\n".join(result.candidate.text for result in found))
+            outcome = "degraded" if retrieval.degraded else "whole"
+        finally:
+            instruments.retrieval_latency.record(time.perf_counter() - began, {"outcome": outcome})
+        for missing in retrieval.degraded:
+            instruments.degraded.add(1, {"part": missing.partition(":")[0]})
+        return retrieval
+
+    async def _search(self, workspace_id: WorkspaceId, query: SearchQuery) -> Retrieval:
         trace = _Trace()
         texts, operators = _read(query)
         with trace.stage("stores", wanted=len(query.vector_store_ids)):
@@ -142,7 +159,9 @@ class Retriever:
                     filter=query.options.filter,
                     operators=asked,
                 )
+                began = time.perf_counter()
                 found += await self.index.search(workspace_id, sought)
+                instruments.search_latency.record(time.perf_counter() - began)
             span.set_attribute("candidates", len(found))
         trace.stages += ["dense"] * (query.options.alpha > 0) + ["keyword"] * (query.options.alpha < 1)
         trace.stages += ["operators"] * any(operators)

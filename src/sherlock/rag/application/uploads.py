@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from sherlock.rag.application.files import Files, UploadDetails, clean_filename, new_file_id
+from sherlock.rag.application.files import Files, UploadDetails, clean_filename, count_upload, new_file_id
 from sherlock.rag.domain.errors import (
     FileStoreUnavailable,
     FileTooLarge,
@@ -200,11 +200,13 @@ class Uploads:
             raise
         try:
             ids = [part.id for part in parts]
-            return await self.records.complete(upload.workspace_id, upload.id, ids, file)
+            completed = await self.records.complete(upload.workspace_id, upload.id, ids, file)
         except RequestError:
             await self._remove_at_once(upload.workspace_id, [file_id])
             raise
         # After any other error the file may be on record. If it is not, its reservation is left over.
+        count_upload(file)
+        return completed
 
     async def _remove_parts(self, workspace_id: WorkspaceId, upload_id: str) -> None:
         try:

@@ -105,6 +105,8 @@ class IngestRequest:
     vector_store_id: str
     file_id: str
     reply_to: str | None = None
+    traceparent: str | None = None
+    """The span that queued the job, as W3C Trace Context writes it."""
 
 
 class IngestRequests(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NewType, TypeVar
 
+from sherlock.rag.domain.correlation import UNKNOWN, Correlation
 from sherlock.rag.domain.errors import IngestErrorCode
 from sherlock.rag.domain.operators import NO_OPERATORS, Operators
 
@@ -334,6 +335,8 @@ class Published:
     window_count: int
     usage_bytes: int
     notes: ReadingNotes = ReadingNotes()
+    stage_ms: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """What the attempt spent in each stage: `fetch`, `parse`, `embed`, `stage`, `publish`. Some overlap."""
 
 
 # ── reconciliation ──────────────────────────────────────────────────────────
@@ -370,6 +373,22 @@ class IngestJob:
     bytes: int
     chunking: ChunkingStrategy
     encoder: Encoder
+    correlation: Correlation = UNKNOWN
+    """Of the request that attached the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueActivity:
+    """How the ingest queue stands, over all workspaces."""
+
+    waiting: int
+    running: int
+    oldest_age_s: float
+    """How long ago the oldest waiting job was queued; 0 where none waits."""
+    recent_jobs: int = 0
+    """How many of the jobs that were completed last `stage_ms` is about."""
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
+    """The mean time that these spent in each stage."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from sherlock.rag.domain.models import (
     PageRequest,
     Published,
     Purpose,
+    QueueActivity,
     ReadingNotes,
     ResponseItem,
     Status,
@@ -385,7 +386,8 @@ class ResponseStore(Protocol):
 class IngestQueue(Protocol):
     """Durable jobs. A worker that dies loses its lease when it runs out, and the job is taken up again.
 
-    Claiming is the one read across workspaces.
+    Claiming and `activity` are the reads across workspaces. A job remembers the `Correlation` that was
+    current where it was queued.
     """
 
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
@@ -428,6 +430,9 @@ class IngestQueue(Protocol):
 
     async def depth(self) -> int:
         """Jobs that wait or run."""
+
+    async def activity(self) -> QueueActivity:
+        """How the queue stands, and how long the jobs completed last took. Costs no more than a count."""
 
     async def waiting(self, limit: int) -> int:
         """Jobs that wait, counted no further than `limit`."""

@@ -78,6 +78,12 @@ def is_supported(filename: str, head: bytes) -> bool:
     return head != b"" and not _is_archive(head) and text.is_text(head)
 
 
+def known_extension(filename: str) -> str:
+    """One of `SUPPORTED_EXTENSIONS`, or `other`: what may be counted by without counting names."""
+    extension = _extension(filename)
+    return extension if extension in SUPPORTED_EXTENSIONS else "other"
+
+
 def parse(path: Path, filename: str, ocr: Ocr | None = None) -> Iterator[Section]:
     """The document in `path`, section by section; `filename` is its name as it was uploaded.
 
