@@ -67,7 +67,7 @@ else ifeq ($(strip $(PYTHON313)),)
 	@echo "No Python 3.13 here: no second run"
 else
 	@$(MAKE) --no-print-directory $(VENV313)/.project
-	$(VENV313)/bin/python -m pytest -m "not torch and not benchmark and not slow" \
+	$(VENV313)/bin/python -m pytest $(SIDE_BY_SIDE) -m "not torch and not benchmark and not slow" \
 		$(wildcard tests/unit tests/ports tests/contract)
 endif
 
