@@ -48,7 +48,9 @@ def test_ingest_then_search(folder: Path, documents: Path) -> None:
 
     orphan = folder / "data" / "files" / "default" / ("file-" + "0" * 24)
     orphan.write_bytes(b"left over")
-    assert "1 stored objects have no file" in sherlock(fast, "gc", "--dry-run").stdout
+    counted = sherlock(fast, "gc", "--dry-run").stdout
+    assert "1 stored objects have no file" in counted
+    assert "0 files have no stored bytes" in counted
     assert orphan.exists()
 
     (documents / "empty.txt").touch()
