@@ -122,7 +122,7 @@ async def test_a_file_deleted_or_uploaded_meanwhile_is_not_missing(
         return page
 
     monkeypatch.setattr(bench.records, "files", slow_list)
-    assert await bench.reconciler.without_bytes() == []
+    assert await bench.reconciler.count() == Orphans(0, 0)
 
 
 async def test_a_person_removes_bytes_and_on_demand_records(bench: Bench) -> None:
@@ -148,6 +148,18 @@ async def test_readiness_tells_what_was_found(bench: Bench) -> None:
     bench.store.down = True
     with pytest.raises(FileStoreUnavailable):
         await bench.reconciler.file_store_status()
+
+
+async def test_a_database_that_hangs_is_not_the_file_stores_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang() -> Orphans | None:
+        await asyncio.Event().wait()
+        return None
+
+    monkeypatch.setattr(reconcile, "_LATEST_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(bench.records, "latest", hang)
+    assert (await bench.reconciler.file_store_status()).state == "ready"
 
 
 async def test_a_worker_goes_on_after_an_outage(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

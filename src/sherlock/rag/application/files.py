@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -143,14 +143,15 @@ class Files:
         return len(orphans)
 
     async def orphans(self) -> Sequence[str]:
-        """Keys of stored bytes without a record, some of which may belong to an upload that is just ending.
+        """Keys of stored bytes without a record; some may belong to an upload that is just ending."""
+        return await self.unrecorded([key async for key in self.store.keys()])  # noqa: SIM118
+
+    async def unrecorded(self, keys: Iterable[str]) -> Sequence[str]:
+        """Those of the keys that belong to no file and no upload on record, sorted.
 
         What is not named as a file or a part of one is not ours, and not among them.
         """
-        return await self.unrecorded([key async for key in self.store.keys() if _KEY.fullmatch(key)])  # noqa: SIM118
-
-    async def unrecorded(self, keys: Sequence[str]) -> Sequence[str]:
-        """Those of the keys that belong to no file and no upload on record, sorted."""
+        keys = filter(_KEY.fullmatch, keys)
         unrecorded = []
         for workspace_id, group in groupby(sorted(keys), lambda key: key.partition("/")[0]):
             while page := [*islice(group, _SWEEP_PAGE)]:

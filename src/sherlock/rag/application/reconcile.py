@@ -6,6 +6,7 @@ restored from a backup, or where somebody removes objects by hand.
 
 import asyncio
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from sherlock.rag.domain.models import ComponentStatus, Orphans, WorkspaceId, bl
 from sherlock.rag.domain.ports import ReconciliationRecords
 
 _PAGE = 1_000
+_LATEST_TIMEOUT_S = 1.0
 
 _orphans = metrics.get_meter("sherlock").create_gauge(
     "sherlock.rag.orphans",
@@ -38,11 +40,12 @@ class Reconciler:
     async def run_if_due(self) -> Orphans | None:
         """Compare, if no worker has done so for `every_s`; tell what was found last, `None` if never."""
         if await self.records.begin(self.every_s):
-            unrecorded = await self.files.orphans()
-            if unrecorded:
+            stored = await self._stored()
+            missing = await self._without_bytes(stored)
+            if unrecorded := await self.files.unrecorded(stored):
                 await asyncio.sleep(self.grace_s)
                 unrecorded = await self.files.unrecorded(unrecorded)
-            await self.records.end(Orphans(len(unrecorded), len(await self.without_bytes())))
+            await self.records.end(Orphans(len(unrecorded), len(missing)))
         found = await self.records.latest()
         if found is not None:
             _orphans.set(found.bytes_without_record, {"kind": "bytes"})
@@ -51,12 +54,13 @@ class Reconciler:
 
     async def count(self) -> Orphans:
         """What there is now, uploads that are just ending among it."""
-        return Orphans(len(await self.files.orphans()), len(await self.without_bytes()))
+        stored = await self._stored()
+        return Orphans(len(await self.files.unrecorded(stored)), len(await self._without_bytes(stored)))
 
     async def remove(self, *, records: bool) -> Orphans:
         """Remove bytes without a record and, with `records`, files without bytes; returns how many."""
         removed = await self.files.sweep(self.grace_s)
-        missing = await self.without_bytes()
+        missing = await self._without_bytes(await self._stored())
         if records:
             for workspace_id, file_id in missing:
                 with suppress(NotFound):
@@ -68,8 +72,9 @@ class Reconciler:
         """Ready when it can be written to, with what was found last where that is not nothing."""
         await self.files.store.check()
         found = None
-        with suppress(Unavailable):  # the database has a status of its own
-            found = await self.records.latest()
+        with suppress(Unavailable, TimeoutError):  # the database has a status of its own
+            async with asyncio.timeout(_LATEST_TIMEOUT_S):
+                found = await self.records.latest()
         reason = None
         if found is not None and found != Orphans(0, 0):
             reason = (
@@ -78,9 +83,11 @@ class Reconciler:
             )
         return ComponentStatus("ready", since=int(time.time()), reason=reason)
 
-    async def without_bytes(self) -> list[tuple[WorkspaceId, str]]:
-        """`(workspace, file)` of every file whose bytes are gone, as each was looked for by itself, too."""
-        stored = {key async for key in self.files.store.keys()}  # noqa: SIM118
+    async def _stored(self) -> set[str]:
+        return {key async for key in self.files.store.keys()}  # noqa: SIM118
+
+    async def _without_bytes(self, stored: Collection[str]) -> list[tuple[WorkspaceId, str]]:
+        """`(workspace, file)` of every file that is not stored, now that it is looked for by itself."""
         missing: list[tuple[WorkspaceId, str]] = []
         after = 0
         while page := await self.records.files(after, _PAGE):
