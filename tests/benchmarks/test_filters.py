@@ -1,8 +1,7 @@
 """A filtered search never returns too few, and finds what an exact scan would.
 
 12,000 chunks; filters let 0.1 % to half of them through. The last one goes along topics that the question
-is not about. There the dense leg, by the graph, has recall@50 0.79: presumably the walk ends with the first
-that qualify. So its figures are printed and not held to the bound.
+is not about: all that is near is thrown away, and the walk through the graph meets what qualifies far out.
 
 Run with `pytest -m benchmark -s tests/benchmarks/test_filters.py`: some four minutes on two busy cores.
 """
@@ -40,13 +39,12 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1200)]
 FILES, CHUNKS_PER_FILE, TOPICS, DIMENSION = 1_000, 12, 20, 384
 QUESTIONS, CANDIDATES = 40, 50
 CHUNKING = ChunkingStrategy(512, 50)
-AGAINST_THE_TOPIC = "50 %, by topic"
 WAYS: dict[str, Filter] = {
     "0.1 %": Comparison("lt", "number", 1.0),
     "1 %": Comparison("lt", "number", 10.0),
     "10 %": Comparison("lt", "number", 100.0),
     "50 %": Comparison("lt", "number", 500.0),
-    AGAINST_THE_TOPIC: Comparison("lt", "topic", TOPICS / 2),
+    "50 %, by topic": Comparison("lt", "topic", TOPICS / 2),
 }
 
 
@@ -152,4 +150,4 @@ async def test_filters_lose_nothing(
                 f"{way:15} {leg:8} recall@{CANDIDATES} {mean:.3f}  p50 {statistics.median(took_ms):.0f} ms  "
                 f"p95 {p95_ms:.0f} ms"
             )
-            assert mean >= 0.97 or way == AGAINST_THE_TOPIC
+            assert mean >= 0.97

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sherlock.rag.adapters import postgres
 from sherlock.rag.adapters.postgres import Database, migrate, service_url
 from sherlock.rag.domain.errors import DatabaseUnavailable
 from sherlock.rag.domain.models import WorkspaceId
@@ -147,6 +148,18 @@ async def test_the_services_own_address_only_checks(empty_database_url: str, dat
     behind = service_url(empty_database_url, None)
     with pytest.raises(DatabaseUnavailable, match="not up to date"):
         await migrate(behind, app_password=None, dimension=384)
+
+
+async def test_a_server_that_is_too_old_is_named(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "MINIMUM_POSTGRES", 99)
+    with pytest.raises(
+        DatabaseUnavailable, match=r"is PostgreSQL \d\d; Sherlock needs PostgreSQL 99 or newer"
+    ):
+        await migrate(empty_database_url, app_password=None, dimension=384)
+    async with connected(empty_database_url) as connection:
+        assert await connection.fetchval("select to_regnamespace('sherlock')") is None
 
 
 async def test_a_password_may_hold_anything(empty_database_url: str) -> None:

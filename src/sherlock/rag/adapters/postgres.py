@@ -55,6 +55,9 @@ INGEST_CHANNEL = "sherlock_ingest"
 
 WAKE_WORKERS = text(f"select pg_notify('{INGEST_CHANNEL}', '')")
 
+MINIMUM_POSTGRES = 16
+"""Major version; older ones are not tested."""
+
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 300.0  # a large file is indexed in one statement
 
@@ -400,6 +403,12 @@ async def _learn_vector_types(connection: Connection) -> None:
 async def _connection(url: str) -> AsyncIterator[Connection]:
     connection = await _connect(url)
     try:
+        version = connection.get_server_version()
+        if version.major < MINIMUM_POSTGRES:
+            raise DatabaseUnavailable(
+                f"The database server is PostgreSQL {version.major}; "
+                f"Sherlock needs PostgreSQL {MINIMUM_POSTGRES} or newer."
+            )
         yield connection
     finally:
         await connection.close(timeout=_CONNECT_TIMEOUT_S)

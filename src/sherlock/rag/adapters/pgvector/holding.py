@@ -1,8 +1,8 @@
 """A query's operators, as conditions on term keys and as a check of the text.
 
 Keys decide first, in the statement. They suffice for an excluded word; that the words of a phrase stand
-side by side shows only in the text. `fts_vector` cannot tell: PostgreSQL's parser keeps `/etc/app.conf` as one
-word, Chinese or Thai sentences too, and folds case as the database's locale does.
+side by side shows only in the text. `fts_vector` cannot tell: PostgreSQL's parser keeps `/etc/app.conf` as
+one word, a Chinese or Thai sentence too, and folds case as the database's locale does.
 """
 
 from collections.abc import Sequence

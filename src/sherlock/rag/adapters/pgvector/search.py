@@ -35,8 +35,12 @@ wrong part of the graph."""
 SCAN_COST_RATIO = 27.0
 """Scanning n vectors costs 0.7 us each, walking a graph of N to 50 that qualify 11 us * 50 * N / n; equal at
 n = 27 * sqrt(N)."""
+FILTERED_WINDOWS = 4
+"""Times as many windows as wanted where the graph is filtered: the walk goes on from what it threw away, and
+the first that qualify are not the nearest. Recall@50 with a filter that keeps half of 12,000 chunks and goes
+against the question's topic: 0.80 with 1, 0.83 with 2, 1.0 with 4, at no more time."""
 MAX_WINDOWS = 1_000
-"""Most windows the graph is asked for."""
+"""Most windows the graph is asked for; it brings them in nearly the right order."""
 KEYWORD_BUDGET = 4_000
 """Rows that the lists of a query's rarest terms may bring, as many as score in 5 ms; of the rest, a pair."""
 FILTERED_KEYWORD_BUDGET = 10_000
@@ -52,11 +56,13 @@ TEXTS_AT_ONCE = 200
 
 # For the transaction only: how the graph is walked, and that it goes on where too few of the nearest qualify.
 # The planner does not know what comparing arrays costs, and would rather read the whole table than the lists
-# of a few terms (56 ms instead of 5, at 10,000 chunks).
+# of a few terms (56 ms instead of 5, at 10,000 chunks); without statistics it takes a large store for a small
+# one, and would rather sort it than walk the graph.
 _SEARCH_SETTINGS = text(f"""
     select set_config('hnsw.ef_search', '{EF_SEARCH}', true),
            set_config('hnsw.iterative_scan', 'relaxed_order', true),
-           set_config('enable_seqscan', 'off', true)
+           set_config('enable_seqscan', 'off', true),
+           set_config('enable_sort', 'off', true)
 """)
 
 # Sizes of each store and of the part of it that qualifies: {filter} is a condition on m.attributes. The
@@ -103,10 +109,16 @@ _DOCUMENT_FREQUENCIES = text("""
 
 # Dense leg by the graph. The cast is how the index is written; each dimension has an index of its own.
 _DENSE_GRAPH = """
-    select chunk_id from chunk_windows as w
-    where {within} and dim = {dimension} {holding}
-    order by embedding::halfvec({dimension}) <#> CAST(:vector as halfvec)
-    limit :windows
+    select chunk_id from (
+        select chunk_id, embedding::halfvec({dimension}) <#> CAST(:vector as halfvec) as distance
+        from chunk_windows as w
+        where {within} and dim = {dimension} {holding}
+        order by embedding::halfvec({dimension}) <#> CAST(:vector as halfvec)
+        limit :windows
+    ) as nearest
+    group by chunk_id
+    order by min(distance), chunk_id
+    limit :candidates
 """
 
 # Dense leg by scanning every window that qualifies; "offset 0" keeps the planner away from the graph.
@@ -340,8 +352,10 @@ class _Search:
         shape = {"within": within, "dimension": len(query.vector), "holding": self.holding.of_windows(within)}
         if exact or scope.windows <= SCAN_COST_RATIO * math.sqrt(max(scope.all_windows, scope.windows)):
             return _Leg(_DENSE_SCAN.format(**shape), {"candidates": query.candidates}, estimated=False)
-        windows = min(query.candidates * scope.windows_per_chunk, MAX_WINDOWS)
-        return _Leg(_DENSE_GRAPH.format(**shape), {"windows": max(windows, query.candidates)}, estimated=True)
+        more = FILTERED_WINDOWS if scope.files or self.holding.barred_keys else 1
+        windows = min(query.candidates * scope.windows_per_chunk * more, MAX_WINDOWS)
+        limits = {"windows": max(windows, query.candidates), "candidates": query.candidates}
+        return _Leg(_DENSE_GRAPH.format(**shape), limits, estimated=True)
 
     def keyword_leg(self, *, exact: bool = False) -> _Leg:
         """The rarest terms' lists up to a budget of rows; of the terms left out, the two rarest as a pair.
@@ -409,7 +423,7 @@ class _Search:
 
     async def _holding(self, connection: AsyncConnection, leg: _Leg, met: dict[int, bool]) -> list[int]:
         """The leg's first chunks that hold what they must; `met` remembers what was read."""
-        bound = self._bound | leg.parameters | {"candidates": None}
+        bound = {**self._bound, **leg.parameters, "candidates": None}
         ranked = list((await connection.execute(text(_RANKED.format(leg=leg.sql)), bound)).scalars())
         found: list[int] = []
         for start in range(0, len(ranked), TEXTS_AT_ONCE):
@@ -440,7 +454,7 @@ class _Search:
     async def run(self, connection: AsyncConnection, dense: _Leg, keyword: _Leg) -> list[Row[Any]]:
         cosine = "0.0" if self.query.vector is None else _COSINE
         statement = text(_SEARCH.format(dense=dense.sql, keyword=keyword.sql, cosine=cosine))
-        bound = self._bound | dict(dense.parameters) | dict(keyword.parameters)
+        bound = {**self._bound, **dense.parameters, **keyword.parameters}
         return list(await connection.execute(statement, bound))
 
 
