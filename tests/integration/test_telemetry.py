@@ -78,6 +78,13 @@ def log_lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 # ── one full ingest, search and chat, over HTTP and over messages ───────────
 
 
@@ -92,8 +99,8 @@ class Seen:
     """Bodies of errors and of health, which hold nothing of anybody's."""
 
 
-def over_http(running: Deployment, seen: Seen) -> tuple[str, str]:
-    """Everything once; returns a store and a file of it."""
+def over_http(running: Deployment, seen: Seen) -> str:
+    """Everything once; returns a store with a file in it."""
     headers = {"authorization": f"Bearer {CANARY}"}
     with httpx.Client(base_url=running.url, trust_env=False, timeout=30, headers=headers) as http:
         store = http.post("/v1/vector_stores", json={"name": CANARY}).json()["id"]
@@ -133,11 +140,7 @@ def over_http(running: Deployment, seen: Seen) -> tuple[str, str]:
         ]
         assert {answer.status_code for answer in wrong} == {400}
         seen.harmless += [answer.text for answer in wrong]
-        ready = http.get("/health/ready")
-        assert ready.json()["ingest"]["stage_ms"].keys() == {"fetch", "parse", "embed", "stage", "publish"}
-        assert ready.json()["ingest"]["recent_jobs"] == 1
-        seen.harmless += [ready.text, http.get("/health").text]
-        return store, done["id"]
+        return str(store)
 
 
 async def over_messages(running: Deployment, broker: NatsServer, store: str, seen: Seen) -> None:
@@ -188,8 +191,9 @@ async def test_a_collector_sees_everything_but_content(folder: Path, empty_datab
         seen = Seen(sent, model, {})
         endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": sent.url, **OFTEN}
         with running.running("serve", "worker", **endpoint) as processes:
-            store, _ = over_http(running, seen)
+            store = over_http(running, seen)
             await over_messages(running, broker, store, seen)
+            health_tells_of_the_jobs(running, seen)
         seen.logs = {process.command: process.text() for process in processes}
 
     assert sent.units == {name: unit for name, unit in listed().items() if name not in ELSEWHERE}
@@ -201,6 +205,21 @@ async def test_a_collector_sees_everything_but_content(folder: Path, empty_datab
         assert CANARY.encode() not in body
     for text in (*seen.logs.values(), *seen.harmless):
         assert CANARY not in text
+
+
+def health_tells_of_the_jobs(running: Deployment, seen: Seen) -> None:
+    with httpx.Client(base_url=running.url, trust_env=False, timeout=30) as http:
+
+        def ingest() -> dict[str, Any]:
+            seen.harmless += [http.get("/health").text, http.get("/health/ready").text]
+            told: dict[str, Any] = json.loads(seen.harmless[-1])["ingest"]
+            return told
+
+        wait_until(lambda: ingest()["recent_jobs"] == 2)
+        told = ingest()
+    assert (told["waiting"], told["running"], told["oldest_age_s"]) == (0, 0, 0)
+    assert told["stage_ms"].keys() == {"fetch", "parse", "embed", "stage", "publish"}
+    assert all(milliseconds >= 0 for milliseconds in told["stage_ms"].values())
 
 
 def every_label_is_bounded(sent: Received) -> None:
@@ -287,13 +306,6 @@ def chats(running: Deployment, times: int = 1) -> list[float]:
     return took
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_content_is_on_spans_alone_and_a_collector_that_hangs_holds_up_nothing(folder: Path) -> None:
     """One gateway, whose collector works at first, and then keeps each request longer than a stop waits."""
     works, over = threading.Event(), threading.Event()
@@ -335,8 +347,7 @@ def test_content_is_on_spans_alone_and_a_collector_that_hangs_holds_up_nothing(f
     assert CANARY not in process.text()
     assert max(took) < 2
     assert stopped_s < SHUTDOWN_S + 3
-    warnings = [line["message"] for line in log_lines(process.text()) if line["level"] == "warning"]
-    assert [message.partition(",")[0] for message in warnings] == [
-        "content tracing is on: texts of documents",
-        "telemetry cannot be delivered",
-    ]
+    first, *lost = [line for line in log_lines(process.text()) if line["level"] == "warning"]
+    assert first["message"].startswith("content tracing is on")
+    assert {line["message"] for line in lost} == {"telemetry cannot be delivered and is dropped"}
+    assert sorted(line["signal"] for line in lost) == ["metrics", "spans"]

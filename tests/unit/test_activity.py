@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from tests.fakes import InMemoryIngestQueue, MemoryState
 
 from sherlock.rag.application.activity import Activity
@@ -15,13 +16,13 @@ class Queue(InMemoryIngestQueue):
     def __init__(self) -> None:
         super().__init__(MemoryState())
         self.asked = 0
-        self.down = False
+        self.error: Exception | None = None
 
     async def activity(self) -> QueueActivity:
         self.asked += 1
         await asyncio.sleep(0)
-        if self.down:
-            raise DatabaseUnavailable("It is down.")
+        if self.error is not None:
+            raise self.error
         return await super().activity()
 
 
@@ -33,10 +34,11 @@ async def test_many_who_ask_at_once_ask_the_database_once() -> None:
     assert queue.asked == 1
 
 
-async def test_an_outage_is_no_answer_and_passes() -> None:
+@pytest.mark.parametrize("error", [DatabaseUnavailable("It is down."), LookupError("no such column")])
+async def test_trouble_is_no_answer_and_passes(error: Exception) -> None:
     queue = Queue()
     activity = Activity(queue, good_for_s=0)
-    queue.down = True
+    queue.error = error
     assert await activity() is None
-    queue.down = False
+    queue.error = None
     assert await activity() == QueueActivity(waiting=0, running=0, oldest_age_s=0)
