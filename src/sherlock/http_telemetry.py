@@ -5,7 +5,7 @@ FastAPI's own instrumentation stays off: its spans hold whole addresses and the 
 
 import time
 
-from opentelemetry.trace import SpanKind, StatusCode, get_tracer
+from opentelemetry.trace import Span, SpanKind, StatusCode, get_tracer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -42,32 +42,38 @@ class HttpTelemetry:
                 status = message["status"]
             await send(message)
 
+        method = method_of(scope)
         try:
             if is_health(scope):  # asked every few seconds: counted, not traced
                 await self.app(scope, receive, watch)
-            else:
-                with _tracer.start_as_current_span(
-                    method_of(scope),
-                    tracing.received(Headers(scope=scope)),
-                    SpanKind.SERVER,
-                    record_exception=False,
-                    set_status_on_exception=False,
-                ) as span:
-                    try:
-                        await self.app(scope, receive, watch)
-                    finally:
-                        span.update_name(f"{method_of(scope)} {route_of(scope)}")
-                        span.set_attribute("http.request.method", method_of(scope))
-                        span.set_attribute("http.route", route_of(scope))
-                        span.set_attribute("http.response.status_code", status)
-                        if status >= 500:
-                            span.set_status(StatusCode.ERROR)
+                return
+            with _tracer.start_as_current_span(
+                method,
+                tracing.received(Headers(scope=scope)),
+                SpanKind.SERVER,
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span:
+                try:
+                    await self.app(scope, receive, watch)
+                finally:
+                    describe(span, method, route_of(scope), status)
         finally:
-            labels = {"method": method_of(scope), "route": route_of(scope), "status_class": class_of(status)}
+            labels = {"method": method, "route": route_of(scope), "status_class": class_of(status)}
             requests.add(1, labels)
             latency.record(time.perf_counter() - began, labels)
             if status >= 400:
                 errors.add(1, labels)
+
+
+def describe(span: Span, method: str, route: str, status: int) -> None:
+    """What is known of a request at its end, by OpenTelemetry's semantic conventions for HTTP."""
+    span.update_name(f"{method} {route}")
+    span.set_attributes(
+        {"http.request.method": method, "http.route": route, "http.response.status_code": status}
+    )
+    if status >= 500:
+        span.set_status(StatusCode.ERROR)
 
 
 def is_health(scope: Scope) -> bool:

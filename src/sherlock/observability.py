@@ -28,6 +28,9 @@ ACCEPTED_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 HEALTH_ROUTES = "/health"
 """Asked every few seconds by whatever watches the process, so their lines are for debugging only."""
 
+CONVERTER = re.compile(r":\w+(?=\})")
+"""What Starlette's templates say of a value: `{model:path}` is the document's `{model}`."""
+
 PLAIN_RECORD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message"}
 """What every log record has; the rest came with `extra`."""
 
@@ -76,9 +79,8 @@ class RequestContext:
 
 
 def route_of(scope: Scope) -> str:
-    """The template of the route that answered, without what the path holds."""
-    route: str = getattr(scope.get("route"), "path", "unmatched")
-    return route
+    """The template of the route that answered, as the API's document has it: without what the path holds."""
+    return CONVERTER.sub("", getattr(scope.get("route"), "path", "unmatched"))
 
 
 class JsonFormatter(logging.Formatter):

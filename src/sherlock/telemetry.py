@@ -1,8 +1,8 @@
 """OpenTelemetry's SDK: where spans and metrics go, for the whole process. Nothing else imports it.
 
 Sent by threads of the SDK as OTLP over HTTP. A collector that is down, hangs or refuses costs what was meant
-for it and nothing else: queues are bounded and drop what does not fit, the log says so once, and once that it
-is over, and a process that stops waits `SHUTDOWN_S` for it at most. The SDK's own standard variables hold
+for it and nothing else: queues are bounded and drop what does not fit, the log says when that begins and when
+it is over, and a process that stops waits `SHUTDOWN_S` for it at most. The SDK's own standard variables hold
 (`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_TRACES_SAMPLER`, ...).
 """
 
@@ -44,7 +44,7 @@ def exported(settings: Settings, *, process: Literal["serve", "worker"]) -> Iter
         log.warning("content tracing is on: texts of documents, questions and answers go into spans")
     # What its exporters say of a failure, at each try, holds addresses and answers of other servers.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
-    base, delivery = settings.otel_exporter_otlp_endpoint.rstrip("/"), Delivery()
+    base = settings.otel_exporter_otlp_endpoint.rstrip("/")
     resource = Resource.create(
         {
             "service.name": os.environ.get("OTEL_SERVICE_NAME") or "sherlock",
@@ -54,9 +54,9 @@ def exported(settings: Settings, *, process: Literal["serve", "worker"]) -> Iter
         }
     )
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-    tracers.add_span_processor(OwnSpans(SpanExporter(address("TRACES", base), delivery)))
+    tracers.add_span_processor(OwnSpans(SpanExporter(address("TRACES", base))))
     meters = MeterProvider(
-        [PeriodicExportingMetricReader(MetricExporter(address("METRICS", base), delivery))],
+        [PeriodicExportingMetricReader(MetricExporter(address("METRICS", base)))],
         resource,
         shutdown_on_exit=False,
     )
@@ -94,24 +94,25 @@ class OwnSpans(BatchSpanProcessor):
 
 
 class Delivery:
-    """Whether the collector takes what it is sent, told when it changes."""
+    """Whether the collector takes one kind of what it is sent, told when it changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, signal: Literal["spans", "metrics"]) -> None:
+        self._signal = signal
         self._works = True
 
     def noted(self, works: bool) -> None:
         if works != self._works:
             self._works = works
             if works:
-                log.info("telemetry is delivered again")
+                log.info("telemetry is delivered again", extra={"signal": self._signal})
             else:
-                log.warning("telemetry cannot be delivered, and what does not fit the queues is dropped")
+                log.warning("telemetry cannot be delivered and is dropped", extra={"signal": self._signal})
 
 
 class SpanExporter(OTLPSpanExporter):
-    def __init__(self, endpoint: str, delivery: Delivery) -> None:
+    def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint)
-        self._delivery = delivery
+        self._delivery = Delivery("spans")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = super().export(spans)
@@ -120,9 +121,9 @@ class SpanExporter(OTLPSpanExporter):
 
 
 class MetricExporter(OTLPMetricExporter):
-    def __init__(self, endpoint: str, delivery: Delivery) -> None:
+    def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint)
-        self._delivery = delivery
+        self._delivery = Delivery("metrics")
 
     def export(self, metrics_data: MetricsData, *arguments: Any, **options: Any) -> MetricExportResult:
         result = super().export(metrics_data, *arguments, **options)

@@ -8,14 +8,18 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from tests.integration.processes import deployment
+from tests.otlp_receiver import otlp_receiver
 from tests.paced_upstream import paced_upstream, text
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
@@ -25,6 +29,7 @@ PIECES = 20
 MOST_ADDED_MS = 5.0
 STREAMS = 200
 PACE_S = 0.1
+ROUNDS = 16
 
 
 @dataclass
@@ -146,3 +151,42 @@ async def test_many_streams_at_once(urls: Addresses) -> None:
             end="",
         )
     print()
+
+
+async def test_what_telemetry_costs(folder: Path) -> None:
+    """Processor time of a gateway's chats, with a collector and without one; the two take turns."""
+    with paced_upstream() as upstream, otlp_receiver() as collector, ExitStack() as stack:
+        cpu_s: dict[str, Callable[[], float]] = {}
+        urls: dict[str, str] = {}
+        for name, endpoint in (("off", ""), ("on", collector.url)):
+            own = folder / name
+            own.mkdir()
+            gateway = deployment(
+                own,
+                rag_enabled="false",
+                llm_base_url=f"{upstream}/v1",
+                llm_model="paced",
+                ready_path="/health",
+            )
+            [process] = stack.enter_context(gateway.running("serve", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint))
+            cpu_s[name] = partial(processor_s, psutil.Process(process.popen.pid))
+            urls[name] = f"{gateway.url}/v1/chat/completions"
+        spent: dict[str, list[float]] = {name: [] for name in urls}
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            for _ in range(ROUNDS):
+                for name, url in urls.items():
+                    before = cpu_s[name]()
+                    for _ in range(REQUESTS // 10):
+                        await Taken().ask(client, url, stream=True)
+                    spent[name].append((cpu_s[name]() - before) / (REQUESTS // 10) * 1e3)
+    off, on = (statistics.median(spent[name][1:]) for name in ("off", "on"))
+    print(
+        f"\na chat of {PIECES} pieces: {off:.2f} ms of processor time,"
+        f" with telemetry {on:.2f} ms ({on / off:.2f} times)"
+    )
+    assert collector.named("chat.generate")
+
+
+def processor_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

@@ -128,7 +128,8 @@ def deployment(folder: Path, *, ready_path: str = "/health/ready", **settings: s
     port = free_port()
     # Coverage would trace the imports of torch for half a minute a process; processes with the encoder that
     # needs no torch run the same lines.
-    unwanted = ("SHERLOCK_",) if settings.get("encoder_model") == "hash" else ("SHERLOCK_", "COVERAGE_")
+    ours = ("SHERLOCK_", "OTEL_")
+    unwanted = ours if settings.get("encoder_model") == "hash" else (*ours, "COVERAGE_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     chosen = {
         "rag_enabled": "true",

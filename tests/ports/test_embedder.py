@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from sherlock import local_models
 from sherlock.rag.adapters.embedder import SentenceTransformersEmbedder, batches, window_spans
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
+from sherlock.rag.application.measured_embedder import MeasuredEmbedder
 from sherlock.rag.domain.errors import EmbedderUnavailable
 from sherlock.rag.domain.models import Vector
 from sherlock.rag.domain.ports import Embedder
@@ -46,7 +47,12 @@ async def hashing() -> AsyncIterator[HashEmbedder]:
     await embedder.close()
 
 
-@pytest.fixture(params=["hashing", pytest.param("torch", marks=pytest.mark.torch)])
+@pytest.fixture(scope="module")
+async def measured(hashing: HashEmbedder) -> MeasuredEmbedder:
+    return MeasuredEmbedder(hashing)
+
+
+@pytest.fixture(params=["hashing", "measured", pytest.param("torch", marks=pytest.mark.torch)])
 def embedder(request: pytest.FixtureRequest) -> Embedder:
     embedder: Embedder = request.getfixturevalue(request.param)
     return embedder

@@ -7,6 +7,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any, Protocol, TypedDict
 
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 
+from sherlock.rag import tracing
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
 from sherlock.rag.adapters.postgres_queue import CLAIM, KEEP_TO_THE_INDEX, PostgresIngestQueue
+from sherlock.rag.domain.correlation import UNKNOWN, Correlation
 from sherlock.rag.domain.errors import LeaseLost, NotFound
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
@@ -148,6 +151,44 @@ async def lost(queue: IngestQueue, lease: Lease) -> bool:
         with pytest.raises(LeaseLost):
             await use
     return True
+
+
+async def test_a_job_remembers_the_request_that_queued_it(queue: IngestQueue, attach: Attach) -> None:
+    asked = Correlation("asked-by-me", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    with tracing.resumed(asked):
+        await attach()
+    await attach()
+    first, second = await claimed(queue), await claimed(queue)
+    assert (first.correlation, second.correlation) == (asked, UNKNOWN)
+    await queue.release(first.lease)
+    assert (await claimed(queue)).correlation == asked
+
+
+async def test_activity_tells_how_the_queue_stands(queue: IngestQueue, attach: Attach) -> None:
+    before = await queue.activity()
+    assert (before.waiting, before.running, before.oldest_age_s) == (0, 0, 0)
+    for _ in range(3):
+        await attach()
+    job = await claimed(queue)
+    now = await queue.activity()
+    assert (now.waiting, now.running) == (2, 1)
+    assert 0 <= now.oldest_age_s < 60
+    await queue.complete(job.lease, PUBLISHED)
+    assert (await queue.activity()).running == 0
+
+
+async def test_activity_tells_the_mean_times_of_the_last_jobs(queue: IngestQueue, attach: Attach) -> None:
+    for number in range(25):
+        await attach()
+        job = await claimed(queue)
+        stage_ms = {"parse": float(number), "embed": 8.0} if number > 5 else {"parse": 1e9}
+        await queue.complete(job.lease, replace(PUBLISHED, stage_ms=stage_ms))
+    await attach()
+    await queue.fail((await claimed(queue)).lease, ERROR)
+    now = await queue.activity()
+    # Of the last 20, of which the first is from before the stages were measured whole.
+    assert now.recent_jobs == 20
+    assert now.stage_ms == {"parse": round((1e9 + sum(range(6, 25))) / 20, 1), "embed": 8.0}
 
 
 async def test_jobs_are_claimed_oldest_first_and_once(queue: IngestQueue, attach: Attach) -> None:

@@ -48,7 +48,9 @@ class Bench:
         await self.catalog.attach_file(
             self.workspace, STORE, file.id, attributes=None, chunking=CHUNKING, chunking_given=False
         )
-        return IngestRequest(self.workspace, secrets.token_hex(6), "req_1", STORE, file.id, "my.inbox")
+        span = f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
+        message_id = secrets.token_hex(6)
+        return IngestRequest(self.workspace, message_id, "req_1", STORE, file.id, "my.inbox", span)
 
     async def end(self, request: IngestRequest, status: str = "completed") -> None:
         await self._run(END, status=status, file=request.file_id)

@@ -10,7 +10,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     for name in list(os.environ):
-        if name.startswith("SHERLOCK_") or name == "RAG_ENABLED":
+        if name.startswith(("SHERLOCK_", "OTEL_")) or name == "RAG_ENABLED":
             monkeypatch.delenv(name)
 
 
@@ -75,6 +75,19 @@ def test_addresses_are_checked_at_start_and_not_quoted(
     monkeypatch.setenv(f"SHERLOCK_{name.upper()}", address)
     with pytest.raises(ConfigurationError, match=f"SHERLOCK_{name.upper()}: ") as told:
         load()
+    assert "s3cr3t" not in str(told.value)
+
+
+def test_the_endpoint_of_telemetry_goes_by_its_standard_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
+    assert load().otel_exporter_otlp_endpoint == "http://collector:4318"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "s3cr3t:4317")
+    monkeypatch.setenv("SHERLOCK_OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
+    with pytest.raises(ConfigurationError) as told:
+        load()
+    refused, wrong = str(told.value).splitlines()
+    assert refused.startswith("SHERLOCK_OTEL_EXPORTER_OTLP_ENDPOINT is not a setting")
+    assert wrong.startswith("OTEL_EXPORTER_OTLP_ENDPOINT: it is not an address")
     assert "s3cr3t" not in str(told.value)
 
 

@@ -1,6 +1,7 @@
 """How ingestion is doing: what whoever watches the service asks every few seconds."""
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass, field
 
@@ -8,7 +9,9 @@ from sherlock.rag.domain.errors import Unavailable
 from sherlock.rag.domain.models import QueueActivity
 from sherlock.rag.domain.ports import IngestQueue
 
-GOOD_FOR_S = 5.0
+log = logging.getLogger(__name__)
+
+GOOD_FOR_S = 2.0
 """Those who ask more often get the same answer again."""
 TIMEOUT_S = 3.0
 
@@ -29,6 +32,9 @@ class Activity:
                     async with asyncio.timeout(TIMEOUT_S):
                         self._found = await self.queue.activity()
                 except (Unavailable, TimeoutError):
+                    self._found = None
+                except Exception as error:  # as of a schema that is not up to date yet
+                    log.warning("the ingest queue cannot be read", extra={"error": type(error).__name__})
                     self._found = None
                 self._asked_at = time.monotonic()
             return self._found
