@@ -17,7 +17,7 @@ SENTENCE_END = regex.compile(
     regex.VERBOSE,
 )
 LONGEST_OVER_LINES = 400
-"""Characters of a sentence that spans lines: what is longer is no prose, and its lines stand for themselves."""
+"""Characters of a sentence that spans lines: what is longer is no prose, and its lines stand alone."""
 
 
 @dataclass(frozen=True, slots=True)
