@@ -16,6 +16,11 @@ SAME_CLAUSE = 0.5
 """Two clauses speak of the same when the one holds this share of the terms of the other."""
 
 
+def words(text: str) -> frozenset[str]:
+    """Its terms, with numbers in one notation: `1,250` and `1250` are the same, and `nine` and `9`."""
+    return frozenset(terms(_NOT.sub(" not", _WORD.sub(_as_digits, _NUMBER.sub(_as_plain, text)))))
+
+
 def support(statement: frozenset[str], quote: frozenset[str]) -> float:
     """The share of the statement's terms that the quote holds, 0..1.
 
@@ -49,6 +54,7 @@ def agree(statement: str, quote: str) -> bool:
 _NUMBER = re.compile(r"\d+(?:[.,’'\u00a0\u202f]\d+)*")
 _THOUSANDS = re.compile(r"\d{1,3}(?:[.,’'\u00a0\u202f]\d{3})+")
 _WORD = re.compile(r"[^\W\d_]+")
+_NOT = re.compile(r"(?<=[a-z])n['’]t\b", re.IGNORECASE)
 # From two on: one is an article or a pronoun in too many languages. English, German, French.
 _WORDS = (
     "two zwei deux, three drei trois, four vier quatre, five fünf cinq, six sechs, seven sieben sept, "
@@ -65,30 +71,38 @@ def numbers(text: str) -> frozenset[str]:
     return frozenset(found.union(word for word in words if word))
 
 
+def _as_plain(match: re.Match[str]) -> str:
+    return _plain(match[0])
+
+
+def _as_digits(match: re.Match[str]) -> str:
+    return NUMBER_WORDS.get(match[0].casefold(), match[0])
+
+
 def _plain(number: str) -> str:
     number = "".join(str(unicodedata.digit(c, c)) for c in number)
     if _THOUSANDS.fullmatch(number):
         number = "".join(re.findall(r"\d", number))
-    return number.replace(",", ".").lstrip("0") or "0"
+    return re.sub(r"^0+(?=\d)", "", number.replace(",", "."))
 
 
 # ── negation ────────────────────────────────────────────────────────────────
 
 _CLAUSE_END = re.compile(
-    r"[;:()—–…。，；]|[,.!?](?=\s|$)|\n|\b(?:but|whereas|although|unless|aber|sondern|mais|pero|sino|ma|mas|maar)\b",
+    r"[;:()—–…。，；]|[,.!?](?=\s|$)|\n\s*\n|\b(?:but|whereas|although|unless|aber|sondern|mais|pero|sino|ma|mas|maar)\b",
     re.IGNORECASE,
 )
-# Words that mean something else in another of the languages are left out: "mai", "sin".
+# Left out are words that mean something else in another of the languages ("mai", "sin"), and those that only
+# go with another one ("ne ... pas", "neither ... nor", "никогда не"), since negations are counted.
 _NEGATION = re.compile(
     r"""
-    \b (?: not | cannot | never | none | neither | nor | without | nobody | nothing
+    \b (?: not | cannot | never | none | neither | without | nobody | nothing
          | no (?! \.? \s* \d) | [a-z]+ n['’]t
          | nicht | kein(?:e[rsnm]?)? | nie | niemals | weder | ohne | nirgends
-         | ne | n['’] (?=\w) | pas | jamais | aucune? | sans
-         | nunca | jamás | ningun[ao] | ningún | tampoco
-         | non | nessun[ao]? | senza | não | nenhuma? | sem
+         | pas | jamais | aucune? | sans
+         | nunca | jamás | non | senza | não | sem
          | niet | geen | nooit | zonder | inte | aldrig | ikke | nie\s+ma | değil
-         | не | нет | никогда | без | ни | δεν | δε | μην | χωρίς | ποτέ
+         | не | нет | нельзя | без | δεν | δε | μην | χωρίς
          | لا | ليس | ليست | لم | لن | بدون ) \b
     | 不(?!锈|鏽) | 没 | 沒 | 無 | 无 | 未 | ません | ない | なかった | 않 | 없 | 못 | नहीं
     """,
@@ -98,6 +112,6 @@ _NEGATION = re.compile(
 
 @lru_cache(maxsize=4096)
 def clauses(text: str) -> tuple[tuple[frozenset[str], bool], ...]:
-    """The terms of each clause that has any, and whether it is negated."""
-    parts = ((frozenset(terms(part)), _NEGATION.search(part) is not None) for part in _CLAUSE_END.split(text))
+    """The words of each clause that has any, and whether it is negated: by one negation, not by two."""
+    parts = ((words(part), len(_NEGATION.findall(part)) % 2 == 1) for part in _CLAUSE_END.split(text))
     return tuple((found, negated) for found, negated in parts if found)

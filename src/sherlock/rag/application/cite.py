@@ -5,11 +5,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sherlock.rag.application.agreement import SUPPORT_THRESHOLD, agree, support
+from sherlock.rag.application.agreement import SUPPORT_THRESHOLD, agree, support, words
 from sherlock.rag.application.markers import MARKER, markers, numbers
 from sherlock.rag.application.sentences import Span, sentences
 from sherlock.rag.domain.models import Citation, Passage
-from sherlock.rag.terms import terms
 
 QUOTE_SENTENCES = 3
 """Longest quote, in sentences."""
@@ -44,7 +43,7 @@ def quotes(passage: Passage) -> list[Span]:
     """Every run of one to `QUOTE_SENTENCES` neighbouring sentences of the passage, the shorter ones first."""
     single = sentences(passage.text)
     return [
-        Span(run[0].start, run[-1].end, frozenset().union(*(sentence.terms for sentence in run)))
+        Span(run[0].start, run[-1].end, frozenset().union(*(sentence.words for sentence in run)))
         for length in range(1, QUOTE_SENTENCES + 1)
         for run in (single[at : at + length] for at in range(len(single) - length + 1))
     ]
@@ -70,19 +69,21 @@ def statement_before(marker: re.Match[str], answer: str, statements: Sequence[Sp
     """What a marker stands behind, also where a full stop stands between: `It is blue. [1]`."""
     at = bisect.bisect_right(statements, marker.start(), key=lambda statement: statement.start) - 1
     while at >= 0:
-        words = MARKER.sub(" ", answer[statements[at].start : marker.start()])
-        if terms(words):
-            return words
+        said = MARKER.sub(" ", answer[statements[at].start : marker.start()])
+        if words(said):
+            return said
         at -= 1
     return ""
 
 
 def best_quote(said: str, quotable: Quotable) -> Span:
-    """The shortest of the spans that hold most of the words said, of those that agree where some do."""
-    words = frozenset(terms(said))
-    best = sorted(quotable.spans, key=lambda span: (-len(words & span.terms), span.end - span.start))
+    """The shortest of the spans that hold most of what is said; one that agrees, where there is one."""
+    of_statement = words(said)
+    best = sorted(quotable.spans, key=lambda span: (-len(of_statement & span.words), span.end - span.start))
     agreeing = (
-        span for span in best[:MOST_COMPARED] if words & span.terms and agree(said, quotable.text(span))
+        span
+        for span in best[:MOST_COMPARED]
+        if of_statement & span.words and agree(said, quotable.text(span))
     )
     return next(agreeing, best[0])
 
@@ -101,12 +102,12 @@ def attributed_citations(answer: str, candidates: dict[int, Quotable]) -> Iterat
 
 def supporting(said: str, candidates: dict[int, Quotable]) -> tuple[Quotable, Span] | None:
     """The quote that holds most of the statement's words and agrees with it; the shortest of equals."""
-    words = frozenset(terms(said))
+    of_statement = words(said)
     able = [
         (-share, span.end - span.start, quotable, span)
         for quotable in candidates.values()
         for span in quotable.spans
-        if (share := support(words, span.terms)) >= SUPPORT_THRESHOLD
+        if (share := support(of_statement, span.words)) >= SUPPORT_THRESHOLD
     ]
     able.sort(key=lambda entry: entry[:2])
     agreeing = (

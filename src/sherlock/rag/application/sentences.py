@@ -1,30 +1,45 @@
-"""Sentences of any script, with the terms in them."""
+"""Sentences of any script, with the words in them."""
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sherlock.rag.terms import terms
+import regex
 
-SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s|$)|[。！？]+[”’」』）]*|\n\s*|$")
+from sherlock.rag.application.agreement import words
+
+SENTENCE_END = regex.compile(
+    r"""
+    [.!?…]+ ["'”’»)\]]* (?=\s|$)
+    | [。！？]+ [”’」』）]*
+    | \n\s*\n\s* | \n\s* (?!\s|\p{Ll})      # what goes on small in the next line goes on
+    | $
+    """,
+    regex.VERBOSE,
+)
+LONGEST_OVER_LINES = 400
+"""Characters of a sentence that spans lines: what is longer is no prose, and its lines stand alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`text[start:end]`, without blanks around it, and the terms in it."""
+    """`text[start:end]`, without blanks around it, and its `words`."""
 
     start: int
     end: int
-    terms: frozenset[str]
+    words: frozenset[str]
 
 
 def sentences(text: str) -> list[Span]:
     """In order; together they hold every character that is not blank."""
-    found, start = [], 0
+    return [Span(start, end, words(text[start:end])) for start, end in _bounds(text)]
+
+
+def _bounds(text: str) -> Iterator[tuple[int, int]]:
+    start = 0
     for match in SENTENCE_END.finditer(text):
         piece = text[start : match.end()]
-        if piece.strip():
-            begin = start + len(piece) - len(piece.lstrip())
-            end = start + len(piece.rstrip())
-            found.append(Span(begin, end, frozenset(terms(text[begin:end]))))
-        start = match.end()
-    return found
+        lines = piece.splitlines(keepends=True) if len(piece.strip()) > LONGEST_OVER_LINES else [piece]
+        for line in lines:
+            if line.strip():
+                yield start + len(line) - len(line.lstrip()), start + len(line.rstrip())
+            start += len(line)
