@@ -13,6 +13,7 @@ import pypdfium2.raw
 
 from sherlock.rag.domain.errors import InvalidFile
 from sherlock.rag.domain.models import Section
+from sherlock.rag.parsers.bidi import as_read
 from sherlock.rag.parsers.ocr import Ocr, Picture, scale_for
 from sherlock.rag.parsers.running_lines import RunningLines
 
@@ -160,5 +161,6 @@ def _page_text(document: Any, at: int) -> str:
                 page.flatten()  # values of form fields become part of the page, when it is loaded anew
         with contextlib.closing(document[at]) as page, contextlib.closing(page.get_textpage()) as text_page:
             text: str = text_page.get_text_bounded()
-            return _JOINED.sub(lambda sign: "" if sign[1] else "-", text.replace("\r\n", "\n"))
+            text = _JOINED.sub(lambda sign: "" if sign[1] else "-", text.replace("\r\n", "\n"))
+            return as_read(text)
     return ""
