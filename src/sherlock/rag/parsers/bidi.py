@@ -1,8 +1,8 @@
 """Lines with right-to-left words in the order they are read, from the order PDFium leaves them in.
 
 PDFium orders a line by runs of letters of one direction, and takes digits with the signs beside them, and
-each blank, for runs of their own: `ב-7.5` becomes `ב7.5-`, and two English words in a Hebrew line change places.
-Its steps are undone here, which gives the line as it is seen from left to right; to that the Unicode
+each blank, for runs of their own: `ב-7.5` becomes `ב7.5-`, and two English words in a Hebrew line change
+places. Its steps are undone here, which gives the line as it is seen from left to right; to that the Unicode
 bidirectional algorithm (UAX #9) is applied, as is usual to get from what is seen back to what was written.
 """
 

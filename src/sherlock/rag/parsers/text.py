@@ -5,7 +5,7 @@ import contextlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -103,8 +103,19 @@ def lines(file: TextIO, longest: int = BLOCK_CHARS) -> Iterator[str]:
         yield line
 
 
+class Record(str):
+    """A line that is a record of a table, to be kept in one piece; see `Section.records`."""
+
+    __slots__ = ()
+
+
 def gather(pieces: Iterable[str], heading: str | None = None, *, records: bool = False) -> Iterator[Section]:
-    """Small pieces joined to sections of about `BLOCK_CHARS`."""
+    """Small pieces joined to sections of about `BLOCK_CHARS`; records are in sections of their own."""
+    for are_records, run in groupby(pieces, lambda piece: records or isinstance(piece, Record)):
+        yield from _gathered(run, heading, are_records)
+
+
+def _gathered(pieces: Iterable[str], heading: str | None, records: bool) -> Iterator[Section]:
     block, size = io.StringIO(), 0
     for piece in pieces:
         size += block.write(piece)
