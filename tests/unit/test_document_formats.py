@@ -156,7 +156,9 @@ def test_binary_sheets_are_read_too(read: Read):
         ("-5", "yyyy-mm-dd", "-5"),
         ("no number", "0.00", "no number"),
         ("NaN", "0.00", "NaN"),
-        ("1E+999999", "0.00", "inf"),
+        ("1E+999999", "0.00", "1E+999999"),
+        ("1e999", "General", "1e999"),
+        ("1e-999", "", "1e-999"),
     ],
 )
 def test_numbers_as_their_format_shows_them(value: str, code: str, shown: str):
@@ -258,6 +260,21 @@ def test_messages_with_attachments_and_forwarded_ones(read: Read):
 def test_a_message_in_html_alone(read: Read):
     source = "Subject: Hi\nContent-Type: text/html; charset=nonsense\n\n<p>one<br>two &amp; three</p>\n"
     assert text_of(read("a.eml", source)) == "Subject: Hi\n\none\ntwo & three\n\n"
+
+
+@pytest.mark.parametrize("declared", ["multipart/mixed", 'multipart/mixed; boundary="never"'])
+def test_a_message_whose_parts_cannot_be_told_apart_is_text(read: Read, declared: str):
+    message = f"Subject: Pump\nContent-Type: {declared}\n\n--b\n\nThe valve öffnet.\n--b--\n"
+    assert "The valve öffnet." in text_of(read("a.eml", message))
+
+
+def test_messages_of_too_many_parts_are_refused_in_time(read: Read):
+    def message(parts: int) -> str:
+        return 'Content-Type: multipart/mixed; boundary="b"\n\n' + "--b\n\nwords\n" * parts + "--b--\n"
+
+    assert "words" in text_of(read("a.eml", message(1_000)))
+    with pytest.raises(InvalidFile, match="more than the 2000 parts"):
+        read("a.eml", message(200_000))
 
 
 def test_outlook_messages(read: Read):
