@@ -156,7 +156,9 @@ def test_binary_sheets_are_read_too(read: Read):
         ("-5", "yyyy-mm-dd", "-5"),
         ("no number", "0.00", "no number"),
         ("NaN", "0.00", "NaN"),
-        ("1E+999999", "0.00", "inf"),
+        ("1E+999999", "0.00", "1E+999999"),
+        ("1e999", "General", "1e999"),
+        ("1e-999", "", "1e-999"),
     ],
 )
 def test_numbers_as_their_format_shows_them(value: str, code: str, shown: str):
@@ -191,12 +193,15 @@ def test_opendocument_text(read: Read):
         "</text:span><text:note><text:note-citation>1</text:note-citation><text:note-body>"
         "<text:p>A note</text:p>"
         '</text:note-body></text:note>.</text:p><text:h text:outline-level="2">Parts</text:h>'
-        f"<table:table>{odf_rows(('Part', 'No'), ('gasket', '7714'))}</table:table>"
+        f"<table:table><table:table-header-rows>{odf_rows(('Part', 'No'))}</table:table-header-rows>"
+        f"{odf_rows(('gasket', '7714'))}</table:table>"
         "<text:list><text:list-item><text:p>one</text:p></text:list-item></text:list>"
     )
     assert found(read("a.odt", documents.opendocument("text", body))) == [
         (None, "Pump", "Pump\n\nIt  runs fast \nA note.\n\n"),
-        (None, "Pump > Parts", "Parts\n\nPart | No\nPart: gasket; No: 7714\n\none\n\n"),
+        (None, "Pump > Parts", "Parts\n\n"),
+        (None, "Pump > Parts", "Part | No\nPart: gasket; No: 7714\n\n"),
+        (None, "Pump > Parts", "one\n\n"),
     ]
 
 
@@ -255,6 +260,21 @@ def test_messages_with_attachments_and_forwarded_ones(read: Read):
 def test_a_message_in_html_alone(read: Read):
     source = "Subject: Hi\nContent-Type: text/html; charset=nonsense\n\n<p>one<br>two &amp; three</p>\n"
     assert text_of(read("a.eml", source)) == "Subject: Hi\n\none\ntwo & three\n\n"
+
+
+@pytest.mark.parametrize("declared", ["multipart/mixed", 'multipart/mixed; boundary="never"'])
+def test_a_message_whose_parts_cannot_be_told_apart_is_text(read: Read, declared: str):
+    message = f"Subject: Pump\nContent-Type: {declared}\n\n--b\n\nThe valve öffnet.\n--b--\n"
+    assert "The valve öffnet." in text_of(read("a.eml", message))
+
+
+def test_messages_of_too_many_parts_are_refused_in_time(read: Read):
+    def message(parts: int) -> str:
+        return 'Content-Type: multipart/mixed; boundary="b"\n\n' + "--b\n\nwords\n" * parts + "--b--\n"
+
+    assert "words" in text_of(read("a.eml", message(1_000)))
+    with pytest.raises(InvalidFile, match="more than the 2000 parts"):
+        read("a.eml", message(200_000))
 
 
 def test_outlook_messages(read: Read):

@@ -16,6 +16,7 @@ from lxml import etree
 from sherlock.rag.domain.errors import InvalidFile
 from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import text
+from sherlock.rag.parsers.html_table import HtmlTable
 
 _UNSEEN: Final = frozenset({"script", "style", "template", "noscript", "svg"})
 _PARAGRAPHS: Final = """
@@ -26,6 +27,7 @@ _LINES: Final = "br li tr dt dd option caption figcaption legend"
 _BREAKS: Final = dict.fromkeys(_LINES.split(), "\n") | dict.fromkeys(_PARAGRAPHS.split(), "\n\n")
 _HEADING: Final = re.compile("h[1-6]")
 _LONGEST_HEADING: Final = 1_000  # characters; what goes on longer is a heading that was never closed
+_LONGEST_TABLE: Final = 1 << 20  # characters held until its end; the rows of a longer one are not named
 _DEEPEST: Final = 2_000  # libxml2 searches all open elements at every end tag; browsers go 512 deep
 _DECLARED: Final = re.compile(
     rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w-]{2,40})", re.IGNORECASE
@@ -88,6 +90,12 @@ class _Reader:
         """Words of the heading that is being read."""
         self._unseen = 0
         self._preformatted = 0
+        self._table: HtmlTable | None = None
+        """The open table, while it may still be one of names and values."""
+        self._tables = 0
+        """How many are open."""
+        self._table_at = 0
+        """How many pieces of text stand before it."""
 
     def take(self) -> list[Section]:
         """The sections that are complete."""
@@ -98,6 +106,7 @@ class _Reader:
         self._end_section()
 
     def _end_section(self) -> None:
+        self._table = None  # too large a table, or one for the layout of a page
         heading = " > ".join(words for _, words in self._headings) or None
         self._done += text.gather(self._text, heading)
         self._text, self._size = [], 0
@@ -107,11 +116,17 @@ class _Reader:
         self._unseen += tag in _UNSEEN
         self._preformatted += tag == "pre"
         self._set_apart(_BREAKS.get(tag, ""))
+        if self._table:
+            self._table.start(tag, attributes)
+            self._table.data(_BREAKS.get(tag, ""))
         if _HEADING.fullmatch(tag):
             self._end_section()
             self._heading = []
-        elif tag in ("td", "th") and self._break != "\n" and self._text:
-            self.data(" | ")
+        elif tag in ("td", "th") and self._break != "\n" and self._text and not self._unseen:
+            self._write(" | ")
+        elif tag == "table":
+            self._tables += 1
+            self._table, self._table_at = HtmlTable() if self._tables == 1 else None, len(self._text)
         elif tag == "img" and (alternative := attributes.get("alt")):
             self.data(f" {alternative} ")
 
@@ -125,10 +140,29 @@ class _Reader:
             if words:
                 self._headings = [kept for kept in self._headings if kept[0] < level] + [(level, words)]
         self._set_apart(_BREAKS.get(tag, ""))
+        if self._table:
+            self._table.data(_BREAKS.get(tag, ""))
+            self._table.end(tag)
+        if tag == "table":
+            self._tables -= 1
+            self._end_table()
+
+    def _end_table(self) -> None:
+        """Where it has a header, its rows take the place of its words as they came."""
+        table, self._table = self._table, None
+        if table and (lines := [*table.lines()]):
+            before = "\n\n" if self._table_at or self._done else ""
+            self._text[self._table_at :] = [before, *lines]
+            self._break = "\n"
 
     def data(self, data: str) -> None:
         if self._unseen:
             return
+        if self._table:
+            self._table.data(data)
+        self._write(data)
+
+    def _write(self, data: str) -> None:
         if self._preformatted:
             words, before, after = data, "", ""
         else:
@@ -145,7 +179,8 @@ class _Reader:
         self._text.append((self._break if self._text or self._done else "") + words)
         self._size += len(self._text[-1])
         self._break = after
-        if self._size > text.BLOCK_CHARS and self._heading is None:
+        most = text.BLOCK_CHARS if self._table is None else _LONGEST_TABLE
+        if self._size > most and self._heading is None:
             self._end_section()
 
     def _set_apart(self, blanks: str) -> None:

@@ -1,7 +1,7 @@
 """Messages: eml by the standard library, msg (Outlook) from its streams. Attachments are named, not read."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage, MIMEPart
 from email.parser import BytesParser
@@ -17,13 +17,15 @@ from sherlock.rag.parsers import html, text
 
 _HEADERS: Final = ("Subject", "From", "To", "Cc", "Date")
 _LONGEST_HEADER: Final = 4_000  # characters
+_MOST_PARTS: Final = 2_000
 _DEEPEST: Final = 5  # messages forwarded within each other
 _LONGEST_STREAM: Final = 16 << 20  # bytes of one text of an Outlook message
 _DAMAGED: Final = "The message is damaged and cannot be read."
 
 
-class _BoundedHeaders(EmailPolicy):
-    """The standard library takes the square of a header's length: 97 s for 700 kB."""
+class _Bounded(EmailPolicy):
+    """The standard library takes the square of a header's length, 97 s for 700 kB, and minutes for a message
+    of 200,000 parts."""
 
     def header_fetch_parse(self, name: str, value: str) -> Any:
         return super().header_fetch_parse(name, value[:_LONGEST_HEADER])
@@ -33,13 +35,28 @@ def parse_eml(path: Path) -> Iterator[Section]:
     """Headers, body, names of attachments, forwarded messages; the subject is the heading."""
     try:
         with path.open("rb") as file:
-            message = cast("EmailMessage", BytesParser(policy=_BoundedHeaders()).parse(file))
+            parser = BytesParser(policy=_Bounded(message_factory=_counted()))
+            message = cast("EmailMessage", parser.parse(file))
         sections = [*_message(message, 0)]
     except (MemoryError, OSError, InvalidFile):
         raise
     except Exception:  # the parser trusts what headers say, and raises nearly any
         raise InvalidFile(_DAMAGED) from None
     yield from sections
+
+
+def _counted() -> Callable[..., EmailMessage]:
+    """Makes the parts of one message. Raises `InvalidFile` when they are too many."""
+    left = _MOST_PARTS
+
+    def part(policy: EmailPolicy) -> EmailMessage:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise InvalidFile(f"The message has more than the {_MOST_PARTS} parts that are read.")
+        return EmailMessage(policy)
+
+    return part
 
 
 def _message(message: EmailMessage, depth: int) -> Iterator[Section]:
@@ -49,6 +66,8 @@ def _message(message: EmailMessage, depth: int) -> Iterator[Section]:
     body = message.get_body(("plain", "html"))
     if body is not None:
         yield from _body(_content(body), subject, is_html=body.get_content_subtype() == "html")
+    elif message.get_content_maintype() == "multipart" and not message.is_multipart():
+        yield from _body(_undivided(message), subject, is_html=False)  # its boundary is missing
     forwarded: list[EmailMessage] = []
     names: list[str] = []
     for part in message.iter_attachments() if message.is_multipart() else ():
@@ -65,8 +84,12 @@ def _content(part: MIMEPart) -> str:
     try:
         return str(part.get_content())
     except (LookupError, ValueError):  # an encoding that is unknown or wrongly named
-        content = part.get_payload(decode=True)
-        return text.decode(content) if isinstance(content, bytes) else ""
+        return _undivided(part)
+
+
+def _undivided(part: MIMEPart) -> str:
+    content = part.get_payload(decode=True)
+    return text.decode(content) if isinstance(content, bytes) else ""
 
 
 def _body(content: str, subject: str, *, is_html: bool) -> Iterator[Section]:

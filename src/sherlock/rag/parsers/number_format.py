@@ -23,6 +23,7 @@ _CURRENCY: Final = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
 _DIGITS: Final = re.compile(r"[0#?][0#?.,]*(?:E[+-]?[0#?]+)?|\.[0#?]+")
 _LONGEST: Final = 400  # characters of a format; no sound one is longer
 _LARGEST: Final = 30  # decimal exponent; beyond, a number is shown as General shows it
+_LARGEST_BINARY: Final = 307  # what a spreadsheet itself can hold
 _LAST_DAY: Final = 2_958_466  # 1 January 10000
 
 
@@ -32,7 +33,7 @@ def as_shown(value: str, code: str, *, from_1904: bool = False) -> str:
         number = Decimal(value)
     except InvalidOperation:
         return value
-    if not number.is_finite():
+    if not number.is_finite() or abs(number.adjusted()) > _LARGEST_BINARY:
         return value
     if len(code) > _LONGEST or code in ("", "General", "@") or abs(number.adjusted()) > _LARGEST:
         return _general(number)

@@ -14,9 +14,11 @@ from xml.etree.ElementTree import Element
 from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import text
 from sherlock.rag.parsers.package import Package, attribute, name_of, opened
+from sherlock.rag.parsers.rows import Row, Table, count_in
 
 _BLOCK_PARAGRAPHS: Final = 500
 
+_MOST_COLUMNS: Final = 63  # of a table in Word
 _BLOCKS: Final = frozenset({"p", "tr"})
 _LEFT_OUT: Final = frozenset({"del", "moveFrom", "delText", "instrText", "rPr", "pPr", "Fallback", "rt"})
 _CHARACTERS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
@@ -54,7 +56,17 @@ class _Document:
         yield from text.gather(self._margin("header"))
         headings: list[tuple[int, str]] = []
         block: list[str] = []
+        table = Table()
         for element in self._outermost(self._package.main or "", {"body"}, _BLOCKS):
+            name = name_of(element)
+            if name == "tr":
+                row = self._row(element)
+                block += table.add(row, names=row if _is_marked_header(element) else None)
+                continue
+            if name == "tbl":
+                block += [*table.end(), text.Record("\n")]
+                table = Table()
+                continue
             for words, level in self._blocks(element):
                 if level:
                     yield from text.gather(block, _path(headings))
@@ -109,14 +121,31 @@ class _Document:
             case "p":
                 yield from self._paragraph(element)
             case "tr":
-                cells = ("".join(words for words, _ in self._blocks(cell)).split() for cell in element)
-                if row := " | ".join(" ".join(cell) for cell in cells if cell):
-                    yield row + "\n", None
+                if row := self._row(element):
+                    yield " | ".join(row.values()) + "\n", None
             case name if name not in _LEFT_OUT:
                 for child in element:
                     yield from self._blocks(child)
                 if name == "tbl":
                     yield "\n", None
+
+    def _row(self, element: Element) -> Row:
+        row: Row = {}
+        column = 0
+        for cell in self._cells(element):
+            if words := " ".join("".join(words for words, _ in self._blocks(cell)).split()):
+                row[column] = words
+            column += _columns_spanned(cell)
+        return row
+
+    def _cells(self, element: Element) -> Iterator[Element]:
+        """Those of a row, also within what is inserted or bound to data."""
+        for child in element:
+            name = name_of(child)
+            if name == "tc":
+                yield child
+            elif name not in _LEFT_OUT:
+                yield from self._cells(child)
 
     def _paragraph(self, paragraph: Element) -> Iterator[_Block]:
         words: list[str] = []
@@ -185,6 +214,19 @@ class _Document:
             for part in self._package.parts(kind)
             for note in self._outermost(part, {kind}, {kind.removesuffix("s")})
         }
+
+
+def _columns_spanned(cell: Element) -> int:
+    properties = next((child for child in cell if name_of(child) == "tcPr"), ())
+    span = next((attribute(child, "val") for child in properties if name_of(child) == "gridSpan"), "")
+    return min(max(count_in(span, 1), 1), _MOST_COLUMNS)
+
+
+def _is_marked_header(row: Element) -> bool:
+    """Whether the row is repeated on each page that the table goes on to."""
+    properties = next((child for child in row if name_of(child) == "trPr"), ())
+    marks = [attribute(child, "val") for child in properties if name_of(child) == "tblHeader"]
+    return any(mark not in ("0", "false", "off") for mark in marks)
 
 
 def _outline_level(setting: Element) -> int | None:

@@ -1,6 +1,7 @@
 """OpenDocument: text (odt), spreadsheets (ods) and presentations (odp), from the XML of `content.xml`."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -11,7 +12,7 @@ from sherlock.rag.domain.errors import InvalidFile
 from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import text
 from sherlock.rag.parsers.package import Package, attribute, name_of, opened
-from sherlock.rag.parsers.rows import Row, count_in, row_lines
+from sherlock.rag.parsers.rows import Row, Table, count_in, row_lines
 
 _CONTENT: Final = "content.xml"
 _BLOCKS: Final = frozenset({"h", "p", "table", "page", "tracked-changes", "forms"})
@@ -56,7 +57,7 @@ def _sections(package: Package) -> Iterator[Section]:
                 slides += 1
                 yield from _slide(element, slides)
             case "table":
-                block += [*row_lines(_rows(element)), "\n"]
+                block += _table(element)
             case "h":
                 words = _words(element)
                 if words.strip():
@@ -86,7 +87,7 @@ def _slide(page: Element, number: int) -> Iterator[Section]:
         into += _paragraphs(frame)
     heading = " ".join(" ".join(titles).split()) or None
     for section in text.gather([*titles, *body], heading):
-        yield Section(section.text, number, section.heading)
+        yield replace(section, page=number)
 
 
 def _paragraphs(element: Element) -> Iterator[str]:
@@ -97,7 +98,7 @@ def _paragraphs(element: Element) -> Iterator[str]:
             if (words := _words(child)).strip():
                 yield words + "\n\n"
         elif name_of(child) == "table":
-            yield from chain(row_lines(_rows(child)), ["\n"])
+            yield from _table(child)
         elif name_of(child) not in _LEFT_OUT:
             waiting += reversed(child)
 
@@ -134,8 +135,15 @@ def _sheet_rows(package: Package) -> Iterator[tuple[tuple[int, str], Row]]:
             package.held = 0
 
 
-def _rows(table: Element) -> Iterator[Row]:
-    return (_row(element) for element in table.iter() if name_of(element) == "table-row")
+def _table(element: Element) -> Iterator[str]:
+    table = Table()
+    marked = {id(row) for part in element if name_of(part) == "table-header-rows" for row in part}
+    for row in element.iter():
+        if name_of(row) == "table-row":
+            shown = _row(row)
+            yield from table.add(shown, names=shown if id(row) in marked else None)
+    yield from table.end()
+    yield text.Record("\n")
 
 
 def _row(element: Element) -> Row:

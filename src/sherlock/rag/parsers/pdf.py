@@ -1,20 +1,25 @@
 """PDF by PDFium: a section for each page, and for each bookmark in it."""
 
 import contextlib
+import ctypes
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pypdfium2
 import pypdfium2.raw
 
 from sherlock.rag.domain.errors import InvalidFile
 from sherlock.rag.domain.models import Section
+from sherlock.rag.parsers.bidi import as_read
 from sherlock.rag.parsers.ocr import Ocr, Picture, scale_for
+from sherlock.rag.parsers.pdf_tables import Line, Word, may_hold_table, named_rows
 from sherlock.rag.parsers.running_lines import RunningLines
+from sherlock.rag.parsers.text import Record, gather
 
 # PDFium keeps global state: no two of its functions may run at once, whatever documents they work on.
 _PDFIUM: Final = threading.Lock()
@@ -27,6 +32,12 @@ _TITLE_WORDS: Final = re.compile(r"^[\d.\s]+|\s+")
 
 # PDFium's sign for a hyphen at a line's end whose word it has joined to the rest in the next line.
 _JOINED: Final = re.compile("[\x02\ufffe](?=([a-zà-öø-ÿ])?)")
+
+
+class _PageText(NamedTuple):
+    text: str
+    rows: frozenset[str]
+    """Lines of it that are rows of tables, each beside its columns' names."""
 
 
 def is_pdf(head: bytes) -> bool:
@@ -51,11 +62,12 @@ def parse(path: Path, ocr: Ocr | None = None) -> Iterator[Section]:
         if pages > _MOST_PAGES:
             raise InvalidFile(f"The PDF has {pages} pages; at most {_MOST_PAGES} are read.")
         sample = sorted({at * pages // _SAMPLE_PAGES for at in range(_SAMPLE_PAGES)}) if pages else []
-        running = RunningLines((at + 1, _page_text(document, at)) for at in sample)
+        running = RunningLines((at + 1, _page_text(document, at).text) for at in sample)
         bookmarks = _bookmarks(document)
         headings: list[tuple[int, str]] = []
         for at in range(pages):
-            page = running.dropped(_page_text(document, at), at + 1)
+            text, rows = _page_text(document, at)
+            page = running.dropped(text, at + 1)
             scan = not page.strip() and _shows_something(document, at)
             if scan and ocr and seen < ocr.most_pages and (picture := _picture(document, at)):
                 seen += 1
@@ -64,7 +76,12 @@ def parse(path: Path, ocr: Ocr | None = None) -> Iterator[Section]:
                 yield Section("", at + 1, scan=True, ocr=page.strip() != "")
             blank = blank and not page.strip()
             for words in _under_bookmarks(page + "\n\n", bookmarks.get(at, []), headings):
-                yield Section(words, at + 1, " > ".join(title for _, title in headings) or None)
+                heading = " > ".join(title for _, title in headings) or None
+                pieces = words.splitlines(keepends=True) if rows else [words]
+                for section in gather(
+                    (Record(one) if one.rstrip("\n") in rows else one for one in pieces), heading
+                ):
+                    yield replace(section, page=at + 1)
     finally:
         with _PDFIUM:
             document.close()
@@ -152,13 +169,59 @@ def _picture(document: Any, at: int) -> Picture | None:
     return None
 
 
-def _page_text(document: Any, at: int) -> str:
+def _page_text(document: Any, at: int) -> _PageText:
     """Empty for a page that is broken, so that it does not take the others along."""
     with _PDFIUM, contextlib.suppress(pypdfium2.PdfiumError):
         if document.formenv:
             with contextlib.closing(document[at]) as page:
                 page.flatten()  # values of form fields become part of the page, when it is loaded anew
         with contextlib.closing(document[at]) as page, contextlib.closing(page.get_textpage()) as text_page:
-            text: str = text_page.get_text_bounded()
-            return _JOINED.sub(lambda sign: "" if sign[1] else "-", text.replace("\r\n", "\n"))
-    return ""
+            words = text_page.get_text_bounded().replace("\r\n", "\n")
+            words, rows = (
+                _with_named_rows(words, text_page) if may_hold_table(words) else (words, frozenset())
+            )
+            words = _JOINED.sub(lambda sign: "" if sign[1] else "-", words)
+            return _PageText(as_read(words), rows)
+    return _PageText("", frozenset())
+
+
+def _with_named_rows(page: str, text_page: Any) -> _PageText:
+    """The page with the rows of its tables as records; as it is where their lines are not found in it."""
+    lines = _lines(text_page)
+    named = named_rows(lines)
+    waiting = [(lines[at].text, row) for at, row in sorted(named.items(), reverse=True)]
+    made = []
+    for line in page.split("\n"):
+        made.append(waiting.pop()[1].rstrip("\n") if waiting and waiting[-1][0] == line else line)
+    if waiting or not named:
+        return _PageText(page, frozenset())
+    return _PageText("\n".join(made), frozenset(row.rstrip("\n") for row in named.values()))
+
+
+def _lines(text_page: Any) -> list[Line]:
+    """The lines of a page with the positions of their words."""
+    edges = [ctypes.c_double() for _ in range(4)]
+    left, right, bottom, top = edges
+    references = [ctypes.byref(edge) for edge in edges]
+    lines: list[Line] = []
+    text, words, height, apart = "", list[Word](), 0.0, True
+    for at in range(pypdfium2.raw.FPDFText_CountChars(text_page)):
+        character = chr(pypdfium2.raw.FPDFText_GetUnicode(text_page, at))
+        if character == "\n":
+            lines.append(Line(text, words, height))
+            text, words, height, apart = "", [], 0.0, True
+        elif character != "\r":
+            text += character
+            if character.isspace():
+                apart = True
+                continue
+            pypdfium2.raw.FPDFText_GetCharBox(text_page, at, *references)
+            height = max(height, top.value - bottom.value)
+            if apart or left.value - words[-1].right > height:
+                words.append(Word(character, left.value, right.value))
+            else:
+                words[-1] = Word(
+                    words[-1].text + character, words[-1].left, max(words[-1].right, right.value)
+                )
+            apart = False
+    return [*lines, Line(text, words, height)]

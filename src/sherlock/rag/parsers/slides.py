@@ -5,6 +5,7 @@ whole package, and has no bound on what it unpacks to.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from xml.etree.ElementTree import Element
@@ -12,6 +13,7 @@ from xml.etree.ElementTree import Element
 from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import text
 from sherlock.rag.parsers.package import Package, Relation, attribute, name_of, opened, relation_id
+from sherlock.rag.parsers.rows import Table
 
 _SHAPES: Final = frozenset({"sp", "graphicFrame", "cxnSp", "Fallback"})
 _TITLES: Final = frozenset({"title", "ctrTitle"})
@@ -38,7 +40,7 @@ def _slide(package: Package, slide: str, number: int) -> Iterator[Section]:
         body += _attached(package, relation)
     heading = " ".join(" ".join(titles).split()) or None
     for section in text.gather([*titles, *body], heading):
-        yield Section(section.text, number, section.heading)
+        yield replace(section, page=number)
 
 
 def _attached(package: Package, relation: Relation) -> Iterator[str]:
@@ -63,12 +65,19 @@ def _placeholder(shape: Element) -> str:
 def _blocks(element: Element) -> Iterator[str]:
     """Paragraphs and table rows, line ends included; none is blank."""
     rows = [child for child in element.iter() if name_of(child) == "tr"]
-    for row in rows:
-        cells = (" ".join(_words(cell).split()) for cell in row if name_of(cell) == "tc")
-        if (line := " | ".join(cells)).strip(" |"):
-            yield line + "\n"
     if rows:
-        yield "\n"
+        header = any(
+            attribute(child, "firstRow") in ("1", "true")
+            for child in element.iter()
+            if name_of(child) == "tblPr"
+        )
+        table = Table()
+        for number, row in enumerate(rows):
+            cells = (" ".join(_words(cell).split()) for cell in row if name_of(cell) == "tc")
+            shown = {column: words for column, words in enumerate(cells) if words}
+            yield from table.add(shown, names=shown if header and number == 0 else None)
+        yield from table.end()
+        yield text.Record("\n")
         return
     paragraphs = [words for child in element.iter() if name_of(child) == "p" and (words := _words(child))]
     yield from (words + "\n" for words in paragraphs)

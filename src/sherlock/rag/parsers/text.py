@@ -5,14 +5,13 @@ import contextlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Final, TextIO
 
-from charset_normalizer import from_bytes
-
 from sherlock.rag.domain.errors import InvalidFile
 from sherlock.rag.domain.models import Section
+from sherlock.rag.parsers.charsets import legacy_encoding, utf16_without_mark
 
 # What people keep in text files; any other file that holds text is read too.
 _NAMES: Final = """
@@ -35,11 +34,6 @@ _BOMS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# Encodings in use before UTF-8; where the evidence is even, the earlier one wins.
-_LEGACY: Final = (
-    "cp1252", "cp1250", "cp932", "euc_jp", "cp949", "gb18030", "big5", "cp1251", "koi8_r", "cp866", "cp1253",
-    "cp1255", "cp1256", "cp1254",
-)  # fmt: skip
 _CONTROLS: Final = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 
 
@@ -103,8 +97,19 @@ def lines(file: TextIO, longest: int = BLOCK_CHARS) -> Iterator[str]:
         yield line
 
 
+class Record(str):
+    """A line that is a record of a table, to be kept in one piece; see `Section.records`."""
+
+    __slots__ = ()
+
+
 def gather(pieces: Iterable[str], heading: str | None = None, *, records: bool = False) -> Iterator[Section]:
-    """Small pieces joined to sections of about `BLOCK_CHARS`."""
+    """Small pieces joined to sections of about `BLOCK_CHARS`; records are in sections of their own."""
+    for are_records, run in groupby(pieces, lambda piece: records or isinstance(piece, Record)):
+        yield from _gathered(run, heading, are_records)
+
+
+def _gathered(pieces: Iterable[str], heading: str | None, records: bool) -> Iterator[Section]:
     block, size = io.StringIO(), 0
     for piece in pieces:
         size += block.write(piece)
@@ -129,7 +134,8 @@ def _encoding_of(file: io.BufferedIOBase, declared: str | None) -> str:
         return marked
     if _is_binary(sample):
         raise InvalidFile("The file does not contain readable text.")
-    if b"\x1b$B" in sample or b"\x1b$@" in sample:
+    file.seek(0)
+    if _has_japanese_escapes(file):
         return "iso2022_jp"
     file.seek(0)
     if _is_utf8(file):
@@ -147,7 +153,7 @@ def by_mark(sample: bytes) -> str | None:
     likely = _by_zeros(units)
     if likely and sum(map(_is_control, units.decode(likely, "ignore"))) <= len(units) * 0.02:
         return likely
-    return None
+    return utf16_without_mark(sample) if _is_binary(sample) else None
 
 
 def _by_zeros(units: bytes) -> str | None:
@@ -185,13 +191,31 @@ def _is_utf8(file: io.BufferedIOBase, *, final: bool = True) -> bool:
     return True
 
 
-def _telling_lines(file: io.BufferedIOBase) -> bytes:
-    """The first lines with bytes beyond ASCII, which alone tell encodings apart."""
-    sample = b""
-    while (line := file.readline(_SAMPLE_BYTES)) and len(sample) < _SAMPLE_BYTES:
+def _has_japanese_escapes(file: io.BufferedIOBase) -> bool:
+    """Whether all is ASCII and the signs of ISO-2022-JP for kanji are in it."""
+    found = False
+    while line := file.readline(_SAMPLE_BYTES):
         if not line.isascii():
-            sample += line
-    return sample
+            return False
+        found = found or b"\x1b$B" in line or b"\x1b$@" in line
+    return found
+
+
+def _telling_lines(file: io.BufferedIOBase) -> bytes:
+    """Lines with bytes beyond ASCII, which alone tell encodings apart, from all over the file."""
+    kept: list[bytes] = []
+    size, seen, step = 0, 0, 1
+    while line := file.readline(_SAMPLE_BYTES):
+        if line.isascii():
+            continue
+        seen += 1
+        if seen % step == 0:
+            kept.append(line)
+            size += len(line)
+        if size > _SAMPLE_BYTES and len(kept) > 1:
+            kept, step = kept[::2], step * 2
+            size = sum(map(len, kept))
+    return b"".join(kept)
 
 
 def _declared_or_likely(sample: bytes, declared: str | None) -> str:
@@ -203,11 +227,7 @@ def _declared_or_likely(sample: bytes, declared: str | None) -> str:
     beyond_ascii = sum(not character.isascii() for character in damaged)
     if damaged.count("\ufffd") * 10 < beyond_ascii:
         return "utf-8"  # with some broken characters
-    matches = {
-        match.encoding: round(match.coherence - 2 * match.chaos, 1)
-        for match in from_bytes(sample, cp_isolation=[*_LEGACY], preemptive_behaviour=False)
-    }
-    return max(_LEGACY, key=lambda encoding: matches.get(encoding, -0.5 if encoding == "cp1252" else -9.0))
+    return legacy_encoding(sample)
 
 
 # ── headings ────────────────────────────────────────────────────────────────
