@@ -210,7 +210,7 @@ async def _rag(
         ingest_requests=ingest_requests,
         response_store=responses,
         jobs=Jobs(PostgresJobLog(database), catalog),
-        housekeeper=Housekeeper(catalog, file_store, uploads, responses),
+        housekeeper=Housekeeper(catalog, file_store, uploads, responses, index),
     )
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from tests.fakes_files import InMemoryFileStore
 from tests.ports.test_catalog import CHUNKING, a_file, a_store, attach
 
+from sherlock.rag.adapters.pgvector import PgvectorIndex
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
 from sherlock.rag.adapters.postgres_responses import PostgresResponses
@@ -43,7 +44,9 @@ async def test_they_clear_away_what_has_expired_and_nothing_else(
         await connection.execute(_EXPIRE_FILES, {"workspace": workspace, "ids": [file.id for file in gone]})
 
     async def keep_house() -> None:
-        while await Housekeeper(catalog, blobs, uploads, PostgresResponses(database)).run_once():
+        while await Housekeeper(
+            catalog, blobs, uploads, PostgresResponses(database), PgvectorIndex(database)
+        ).run_once():
             pass
 
     async def use(store: VectorStore, file: StoredFile) -> None:

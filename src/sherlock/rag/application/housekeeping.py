@@ -9,7 +9,7 @@ from typing import TypeVar
 from sherlock.rag.application.uploads import Uploads
 from sherlock.rag.domain.errors import NotFound
 from sherlock.rag.domain.models import StoredFile, WorkspaceId
-from sherlock.rag.domain.ports import Catalog, FileStore, ResponseStore
+from sherlock.rag.domain.ports import Catalog, ChunkIndex, FileStore, ResponseStore
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ class Housekeeper:
     store: FileStore
     uploads: Uploads
     responses: ResponseStore
+    index: ChunkIndex
 
     @property
     def duties(self) -> Mapping[str, Duty]:
@@ -41,6 +42,7 @@ class Housekeeper:
             "left-over objects of uploads": self.remove_left_over,
             "ended uploads": self.forget_ended_uploads,
             "expired responses": self.forget_expired_responses,
+            "unpublished chunks": self.clear_unpublished,
         }
 
     async def run_once(self) -> bool:
@@ -85,6 +87,10 @@ class Housekeeper:
 
     async def forget_expired_responses(self) -> int:
         return await self.responses.delete_expired(BATCH)
+
+    async def clear_unpublished(self) -> int:
+        """What large files left in the index that were cancelled, or failed, while they were published."""
+        return BATCH if await self.index.clear_unpublished() else 0
 
 
 async def _each(things: Sequence[T], do: Callable[[T], Awaitable[None]]) -> int:
