@@ -22,8 +22,8 @@ from sherlock.rag.domain.errors import DatabaseUnavailable, InvalidFile, LeaseLo
 from sherlock.rag.domain.models import Candidate, EmbeddedChunk, IndexQuery, Lease, Published, WorkspaceId
 
 _BYTES_PER_FLOAT = 2  # halfvec
-CHUNKS_AT_ONCE = 500
-"""Published in one transaction, some seconds; a file with more is published in parts."""
+CHUNKS_AT_ONCE = 200
+"""Published in one transaction, a second or two; a file with more is published in parts."""
 
 # ── statements ──────────────────────────────────────────────────────────────
 
