@@ -125,6 +125,9 @@ class InMemoryChunkIndex:
         floats = sum(len(window) for chunk in stored for window in chunk.windows)
         return Published(chunk_count, sum(len(chunk.windows) for chunk in stored), content_bytes + 2 * floats)
 
+    async def clear_unpublished(self) -> bool:
+        return False
+
     async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
         _check_filter(query.filter)
         stores = {(workspace_id, store) for store in query.vector_store_ids}

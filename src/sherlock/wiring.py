@@ -233,7 +233,7 @@ async def _rag(
         ingest_requests=ingest_requests,
         response_store=responses,
         jobs=Jobs(PostgresJobLog(database), catalog),
-        housekeeper=Housekeeper(catalog, file_store, uploads, responses, ingest_requests),
+        housekeeper=Housekeeper(catalog, file_store, uploads, responses, ingest_requests, index),
         reconciler=reconciler,
         activity=Activity(queue),
     )

@@ -1,7 +1,7 @@
 """How fast files are ingested, and how much memory that takes.
 
 Run with `pytest -m benchmark -s tests/benchmarks/test_ingest_speed.py`. `MB` scales the largest text: 500 are
-staged after a quarter of an hour, and published after hours.
+staged after a quarter of an hour, and published after an hour or two.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,7 +36,14 @@ from sherlock.rag.application import spans
 from sherlock.rag.application.files import Files
 from sherlock.rag.application.ingest import Ingestor
 from sherlock.rag.application.vector_stores import VectorStores
-from sherlock.rag.domain.models import ChunkingStrategy, IngestJob, Published, StoredFile, WorkspaceId
+from sherlock.rag.domain.models import (
+    ChunkingStrategy,
+    IngestJob,
+    Published,
+    StoredFile,
+    Vector,
+    WorkspaceId,
+)
 from sherlock.worker import Worker
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.torch, pytest.mark.timeout(7200)]
@@ -147,6 +154,30 @@ async def embedder(tmp_path: Path) -> AsyncIterator[SentenceTransformersEmbedder
     await made.close()
 
 
+class Watched:
+    """The encoder, and how long somebody waited for it: the rest of the time it had nothing to do."""
+
+    def __init__(self, embedder: SentenceTransformersEmbedder) -> None:
+        self.encoder = embedder.encoder
+        self.embed_query, self.embed_texts = embedder.embed_query, embedder.embed_texts
+        self.status = embedder.status
+        self.busy_s = 0.0
+        self._embedder = embedder
+        self._waiting = 0
+        self._since = 0.0
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[Vector]]:
+        if not self._waiting:
+            self._since = time.perf_counter()
+        self._waiting += 1
+        try:
+            return await self._embedder.embed_documents(texts)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self.busy_s += time.perf_counter() - self._since
+
+
 class Bench:
     """A worker's parts over the real database."""
 
@@ -154,6 +185,7 @@ class Bench:
         self, database: Database, workspace: WorkspaceId, embedder: SentenceTransformersEmbedder, folder: Path
     ) -> None:
         self.workspace, self.embedder, self.folder = workspace, embedder, folder
+        self.watched = Watched(embedder)
         self.catalog = PostgresCatalog(database)
         self.index = PgvectorIndex(database)
         self.queue = PostgresIngestQueue(database)
@@ -161,7 +193,7 @@ class Bench:
         self.files = Files(self.catalog, self.store, 1 << 30)
         self.stores = VectorStores(self.catalog, self.index, embedder, CHUNKING)
         self.reader = ProcessReader(memory_bytes=1 << 30, timeout_s=900)
-        self.ingestor = Ingestor(self.store, self.index, embedder, self.reader)
+        self.ingestor = Ingestor(self.store, self.index, self.watched, self.reader)
 
     async def upload(self, name: str, content: bytes) -> StoredFile:
         async def once() -> AsyncIterator[bytes]:
@@ -190,7 +222,11 @@ async def bench(
 
 
 async def test_the_encoder_is_kept_busy(bench: Bench, tmp_path: Path) -> None:
-    """Ingesting a long file takes little more than encoding its chunks."""
+    """Ingesting a long file takes little more than encoding its chunks.
+
+    The share of the time in which the encoder has work comes from one run. How fast it works meanwhile is
+    compared with runs before and after, which say little on a machine that has other things to do.
+    """
     path = tmp_path / "text"
     path.write_text("".join(prose(400_000)))
     file = await bench.upload("text.txt", path.read_bytes())
@@ -210,12 +246,13 @@ async def test_the_encoder_is_kept_busy(bench: Bench, tmp_path: Path) -> None:
     published = await bench.ingestor.run(job)
     ingesting = time.perf_counter() - began
     encoding = (before + await encode()) / 2  # before and after: other processes come and go
-    share = encoding / ingesting
+    busy = bench.watched.busy_s / ingesting
     print(
         f"\n{published.chunk_count} chunks, {published.window_count} windows: encoded in {encoding:.1f} s, "
-        f"ingested in {ingesting:.1f} s: {share:.0%} of the speed of encoding alone"
+        f"ingested in {ingesting:.1f} s: {encoding / ingesting:.0%} of the speed of encoding alone; "
+        f"the encoder had work for {busy:.0%} of the time"
     )
-    assert share > 0.85
+    assert busy > 0.85
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 8])
@@ -233,7 +270,10 @@ async def test_many_small_files(bench: Bench, slots: int) -> None:
     seconds = time.perf_counter() - began
     stop.set()
     await working
-    print(f"\n{count} files of 100 characters, {slots} slots: {count / seconds:.0f} files/s")
+    print(
+        f"\n{count} files of 100 characters, {slots} slots: {count / seconds:.0f} files/s; "
+        f"the encoder had work for {bench.watched.busy_s / seconds:.0%} of the time"
+    )
     assert (await bench.stores.get(bench.workspace, store.id)).file_counts.completed == count
 
 

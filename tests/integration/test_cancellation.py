@@ -11,6 +11,7 @@ import pytest
 from tests.fakes_files import InMemoryFileStore
 from tests.fakes_reader import InThreadReader
 
+from sherlock.rag.adapters import pgvector
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
 from sherlock.rag.adapters.pgvector import PgvectorIndex
 from sherlock.rag.adapters.postgres import Database
@@ -43,11 +44,13 @@ class Bench:
     store: str = "vs_cancel"
     batch: str = "vsfb_cancel"
 
-    async def attach(self) -> str:
+    async def attach(self, content: bytes = b"It opens.") -> str:
         """Queue a file in a batch of its own; its id."""
-        file = StoredFile(f"file-{secrets.token_hex(6)}", self.workspace, "a.txt", "assistants", 9, "00", 0)
+        file = StoredFile(
+            f"file-{secrets.token_hex(6)}", self.workspace, "a.txt", "assistants", len(content), "00", 0
+        )
         await self.catalog.add_file(file)
-        self.files.blobs[file.blob_key] = b"It opens."
+        self.files.blobs[file.blob_key] = content
         self.batch = f"vsfb_{secrets.token_hex(6)}"
         await self.batches.add(
             FileBatch(self.batch, self.workspace, self.store, 0), [Attachment(file.id, CHUNKING)]
@@ -140,6 +143,30 @@ async def test_publishing_is_broken_off(
         await owner.execute(FAST_PUBLISHING)
         other = await bench.attach()
         await until(lambda: _completed(bench, other))
+
+
+async def test_publishing_in_parts_is_broken_off(
+    bench: Bench,
+    owner: "asyncpg.Connection[asyncpg.Record]",
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first part is in the index, its second is on the way."""
+    monkeypatch.setattr(pgvector, "CHUNKS_AT_ONCE", 1)
+    await owner.execute(FAST_PUBLISHING)
+    await owner.execute(SLOW_PUBLISHING.replace("for each row", "for each row when (new.chunk_index > 0)"))
+    file_id = await bench.attach(b"It opens. " * 400)
+    await until(lambda: owner.fetchval(PUBLISHING))
+    began = time.monotonic()
+    await bench.end("file cancelled", file_id)
+    await until(lambda: _idle(owner))
+    assert time.monotonic() - began < 2
+    assert await bench.status(file_id) == "cancelled"
+    left = "select count(*) from sherlock.knowledge_chunks where file_id = $1"
+    assert await owner.fetchval(left, file_id) == 1
+    while await pgvector.PgvectorIndex(database).clear_unpublished():
+        pass
+    assert await owner.fetchval(left, file_id) == 0
 
 
 async def _idle(owner: "asyncpg.Connection[asyncpg.Record]") -> bool:

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from tests.fakes_files import InMemoryFileStore
 from tests.ports.test_catalog import CHUNKING, a_file, a_store, attach
 
+from sherlock.rag.adapters.pgvector import PgvectorIndex
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
 from sherlock.rag.adapters.postgres_ingest_requests import PostgresIngestRequests
@@ -46,7 +47,9 @@ async def test_they_clear_away_what_has_expired_and_nothing_else(
     responses, requests = PostgresResponses(database), PostgresIngestRequests(database)
 
     async def keep_house() -> None:
-        while await Housekeeper(catalog, blobs, uploads, responses, requests).run_once():
+        while await Housekeeper(
+            catalog, blobs, uploads, responses, requests, PgvectorIndex(database)
+        ).run_once():
             pass
 
     async def use(store: VectorStore, file: StoredFile) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import nats
-from tests.contract.test_metrics import ELSEWHERE, listed
+from tests.contract.test_metrics import listed
 from tests.integration.processes import Deployment, deployment
 from tests.nats_servers import NatsServer, nats_server
 from tests.otlp_receiver import Received, ReceivedSpan, otlp_receiver
@@ -196,7 +196,7 @@ async def test_a_collector_sees_everything_but_content(folder: Path, empty_datab
             health_tells_of_the_jobs(running, seen)
         seen.logs = {process.command: process.text() for process in processes}
 
-    assert sent.units == {name: unit for name, unit in listed().items() if name not in ELSEWHERE}
+    assert sent.units == listed()
     every_label_is_bounded(sent)
     spans_form_the_traces(seen)
     logs_join_them(seen)

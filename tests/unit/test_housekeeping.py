@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes import InMemoryCatalog, MemoryState
 from tests.fakes_files import InMemoryFileStore
+from tests.fakes_index import InMemoryChunkIndex
 from tests.fakes_requests import InMemoryIngestRequests
 from tests.fakes_responses import InMemoryResponses
 from tests.fakes_uploads import InMemoryUploadRecords
@@ -43,7 +44,10 @@ class Bench:
         self.uploads = Uploads(InMemoryUploadRecords(self.state), self.files, self.store)
         self.responses = InMemoryResponses()
         self.requests = InMemoryIngestRequests(self.state)
-        self.housekeeper = Housekeeper(self.catalog, self.store, self.uploads, self.responses, self.requests)
+        self.index = InMemoryChunkIndex(self.state)
+        self.housekeeper = Housekeeper(
+            self.catalog, self.store, self.uploads, self.responses, self.requests, self.index
+        )
 
     async def add_file(self, workspace: WorkspaceId = HERE, *, expired: bool = True) -> StoredFile:
         async def data() -> AsyncIterator[bytes]:
@@ -186,6 +190,23 @@ async def test_bytes_that_cannot_be_removed_hold_up_no_other_file(
     assert [file.id for file in bench.state.files.values()] == [stuck.id]
 
 
+class Littered(InMemoryChunkIndex):
+    """Publishing left three parts behind."""
+
+    parts = 3
+
+    async def clear_unpublished(self) -> bool:
+        self.parts -= 1
+        return self.parts >= 0
+
+
+async def test_what_publishing_left_behind_goes_part_by_part(bench: Bench) -> None:
+    index = Littered(bench.state)
+    housekeeper = replace(bench.housekeeper, index=index)
+    assert [await housekeeper.run_once() for _ in range(4)] == [True, True, True, False]
+    assert index.parts < 0
+
+
 class Faulty(Housekeeper):
     @property
     def duties(self) -> Mapping[str, Duty]:
@@ -199,7 +220,7 @@ async def test_a_duty_that_fails_stops_no_other(bench: Bench, caplog: pytest.Log
     bench.let_pass(await bench.add_file())
     with caplog.at_level(logging.WARNING):
         assert not await Faulty(
-            bench.catalog, bench.store, bench.uploads, bench.responses, bench.requests
+            bench.catalog, bench.store, bench.uploads, bench.responses, bench.requests, bench.index
         ).run_once()
     assert bench.state.files == {}
     [record] = caplog.records

@@ -34,6 +34,11 @@ queue_depth = meter.create_gauge("sherlock.rag.queue.depth", "{job}", "ingest jo
 queue_oldest_age = meter.create_gauge(
     "sherlock.rag.queue.oldest_age", "s", "age of the oldest job that waits; 0 where none does"
 )
+orphans = meter.create_gauge(
+    "sherlock.rag.orphans",
+    "{object}",
+    "bytes without a record, and records without bytes; 0 unless something is wrong",
+)
 
 # ── retrieval and chat ──────────────────────────────────────────────────────
 

@@ -6,8 +6,9 @@ The packaged cross-encoder hardly sees what stands behind some 200 tokens, and t
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from sherlock.rag.application.ground import Span, sentences
-from sherlock.rag.terms import idf, terms
+from sherlock.rag.application.agreement import words
+from sherlock.rag.application.sentences import Span, sentences
+from sherlock.rag.terms import idf
 
 PART_CHARS = 1_000
 """Some 200 tokens of prose. A text of this length is read whole."""
@@ -19,9 +20,9 @@ def best_parts(question: str, texts: Sequence[str]) -> list[str]:
     A term counts by its idf among the texts. Short texts come back as they are; where no term is held, or
     nothing ends a sentence, the beginning is as good as any part.
     """
-    asked = frozenset(terms(question))
+    asked = words(question)
     cut = [sentences(text) if len(text) > PART_CHARS else [] for text in texts]
-    held = [_held(spans) if spans else terms(text) for text, spans in zip(texts, cut, strict=True)]
+    held = [_held(spans) if spans else words(text) for text, spans in zip(texts, cut, strict=True)]
     df = Counter(term for each in held for term in asked.intersection(each))
     weights = {term: idf(df[term], len(texts)) for term in df}
     return [_best(text, spans, weights) if spans else text for text, spans in zip(texts, cut, strict=True)]
@@ -40,4 +41,4 @@ def _best(text: str, spans: Sequence[Span], weights: Mapping[str, float]) -> str
 
 
 def _held(spans: Sequence[Span]) -> frozenset[str]:
-    return frozenset().union(*(span.terms for span in spans))
+    return frozenset().union(*(span.words for span in spans))

@@ -10,7 +10,7 @@ from sherlock.rag.application.uploads import Uploads
 from sherlock.rag.domain.errors import NotFound
 from sherlock.rag.domain.messages import IngestRequests
 from sherlock.rag.domain.models import StoredFile, WorkspaceId
-from sherlock.rag.domain.ports import Catalog, FileStore, ResponseStore
+from sherlock.rag.domain.ports import Catalog, ChunkIndex, FileStore, ResponseStore
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ class Housekeeper:
     uploads: Uploads
     responses: ResponseStore
     ingest_requests: IngestRequests
+    index: ChunkIndex
 
     @property
     def duties(self) -> Mapping[str, Duty]:
@@ -44,6 +45,7 @@ class Housekeeper:
             "ended uploads": self.forget_ended_uploads,
             "expired responses": self.forget_expired_responses,
             "settled ingest requests": self.forget_settled_requests,
+            "unpublished chunks": self.clear_unpublished,
         }
 
     async def run_once(self) -> bool:
@@ -91,6 +93,10 @@ class Housekeeper:
 
     async def forget_settled_requests(self) -> int:
         return await self.ingest_requests.forget_settled(BATCH)
+
+    async def clear_unpublished(self) -> int:
+        """What large files left in the index that were cancelled, or failed, while they were published."""
+        return BATCH if await self.index.clear_unpublished() else 0
 
 
 async def _each(things: Sequence[T], do: Callable[[T], Awaitable[None]]) -> int:

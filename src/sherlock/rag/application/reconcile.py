@@ -10,8 +10,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from opentelemetry import metrics
-
+from sherlock.rag import instruments
 from sherlock.rag.application.files import Files
 from sherlock.rag.domain.errors import NotFound, Unavailable
 from sherlock.rag.domain.models import ComponentStatus, Orphans, WorkspaceId, blob_key
@@ -19,11 +18,6 @@ from sherlock.rag.domain.ports import ReconciliationRecords
 
 _PAGE = 1_000
 _LATEST_TIMEOUT_S = 1.0
-
-_orphans = metrics.get_meter("sherlock").create_gauge(
-    "sherlock.rag.orphans",
-    description="Stored bytes without a record, and records without bytes; anything but 0 needs a person.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +42,8 @@ class Reconciler:
             await self.records.end(Orphans(len(unrecorded), len(missing)))
         found = await self.records.latest()
         if found is not None:
-            _orphans.set(found.bytes_without_record, {"kind": "bytes"})
-            _orphans.set(found.records_without_bytes, {"kind": "record"})
+            instruments.orphans.set(found.bytes_without_record, {"kind": "bytes"})
+            instruments.orphans.set(found.records_without_bytes, {"kind": "record"})
         return found
 
     async def count(self) -> Orphans:

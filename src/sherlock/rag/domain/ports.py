@@ -465,10 +465,14 @@ class ChunkIndex(Protocol):
         """
 
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
-        """In one transaction, make the staged chunks 0..chunk_count-1 the file's chunks in the store.
+        """Make the staged chunks 0..chunk_count-1 the file's chunks in the store; searches find all or none.
 
-        Replaces whatever was there, and may be repeated. Raises `LeaseLost`; also when the file has gone.
+        Replaces whatever was there, and may be repeated; broken off, it goes on where it was, here or in the
+        job's next attempt. Raises `LeaseLost`; also when the file has gone.
         """
+
+    async def clear_unpublished(self) -> bool:
+        """Remove some of what publishing left behind when its job ended; whether there may be more."""
 
     async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
         """The best chunks by either leg, each once, with both scores; at most twice `query.candidates`.

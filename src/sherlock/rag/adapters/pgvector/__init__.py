@@ -4,7 +4,8 @@ Here is what writes and reads chunks; `search.py` finds them.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sherlock.rag import terms
+from sherlock.rag.adapters.pgvector import parts
 from sherlock.rag.adapters.pgvector.reuse import DIGEST_BYTES, find_encoded
 from sherlock.rag.adapters.pgvector.search import find_candidates
 from sherlock.rag.adapters.pgvector.values import flat_page_breaks, page_breaks, sparse
@@ -31,8 +33,8 @@ from sherlock.rag.domain.models import (
 )
 
 _BYTES_PER_FLOAT = 2  # halfvec
-CHUNKS_AT_ONCE = 2_000
-"""Published in one statement; a large file takes many, for 250,000 took longer than any statement may."""
+CHUNKS_AT_ONCE = 200
+"""Published in one transaction, a second or two; a file with more is published in parts."""
 
 # ── statements ──────────────────────────────────────────────────────────────
 
@@ -90,25 +92,26 @@ _STAGE_COLUMNS = (
 # An earlier attempt may have cut the text into more chunks.
 _DROP_SURPLUS = text("delete from ingest_chunks where job_id = :job and chunk_index >= :chunk_count")
 
-# Whether all of the file is there.
-_COUNT_STAGED = text("select count(*) from ingest_chunks where job_id = :job")
+# How much of the file is there. Counted here, where it is read in one go: counting the windows of each chunk
+# just published went through all of the file's, for there are no statistics yet (8 s at 10,000 chunks).
+_MEASURE = text("""
+    select count(*) as chunks,
+           coalesce(sum(octet_length(content)), 0) as content_bytes,
+           coalesce(sum(cardinality(windows)), 0) as windows
+    from ingest_chunks where job_id = :job
+""")
+
+# What the job has published, when nothing of it is staged any more.
+_PUBLISHED = text("""
+    select chunk_count, window_count, usage_bytes
+    from vector_store_files
+    where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+""")
 
 # The last of the file's chunks, 0 if there are none: those that are published now come after it.
 _LAST_CHUNK = text("""
     select coalesce(max(id), 0) from knowledge_chunks
     where workspace_id = :workspace and vector_store_id = :store and file_id = :file
-""")
-
-# The file's chunks after the `last` former one.
-_MEASURE = text("""
-    select count(*) as chunks,
-           coalesce(sum(octet_length(c.content)), 0) as content_bytes,
-           coalesce(sum(w.windows), 0) as windows
-    from knowledge_chunks c
-    cross join lateral (
-        select count(*) as windows from chunk_windows w where w.chunk_id = c.id and w.store_no = c.store_no
-    ) w
-    where c.workspace_id = :workspace and c.vector_store_id = :store and c.file_id = :file and c.id > :last
 """)
 
 # Staged chunks, a part of them, become the file's chunks, with a row for every window and one for the terms.
@@ -174,6 +177,7 @@ _CHUNKS = text("""
     select chunk_index, content, char_start, char_end, page, heading, gap, page_breaks
     from knowledge_chunks
     where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+      and (store_no, file_no) not in (select store_no, file_no from publishing)
     order by chunk_index
 """)
 
@@ -213,28 +217,27 @@ class PgvectorIndex:
             )
 
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
-        async with self._database.transaction() as connection:
-            target = await _lock_target(connection, lease)
+        async with self._target(lease) as (connection, target):
             await connection.execute(_DROP_SURPLUS, target.job | {"chunk_count": chunk_count})
-            staged = (await connection.execute(_COUNT_STAGED, target.job)).scalar_one()
-            last = 0
+            staged = await _measure(connection, target)
             # Nothing staged where something should be: this job has published, and only its answer was lost.
-            if staged or not chunk_count:
+            if chunk_count and not staged.chunk_count:
+                staged = Published(**(await connection.execute(_PUBLISHED, target.file)).mappings().one())
+                _check_whole(staged, chunk_count)
+                return staged
+            _check_whole(staged, chunk_count)
+            if chunk_count <= CHUNKS_AT_ONCE and not await parts.is_hidden(connection, target.all):
                 last = (await connection.execute(_LAST_CHUNK, target.file)).scalar_one()
-                whole = target.file | target.job | target.numbers
-                for first in range(0, chunk_count, CHUNKS_AT_ONCE):
-                    part = {"first": first, "end": first + CHUNKS_AT_ONCE, "digest_bytes": DIGEST_BYTES}
-                    await connection.execute(_PUBLISH, whole | part)
-            published = await _measure(connection, target, last)
-            if published.chunk_count != chunk_count:
-                raise DatabaseUnavailable(
-                    "Some finished chunks of the file are missing; they must be made again."
-                )
-            await connection.execute(_WRITE_COUNTS, target.file | asdict(published))
-            await connection.execute(
-                _REPLACE, target.file | target.job | {"store_no": target.store_no, "last": last}
-            )
-            return published
+                await _insert(connection, target, 0)
+                await connection.execute(_WRITE_COUNTS, target.file | asdict(staged))
+                await _replace(connection, target, last, job=lease.job_id)
+                return staged
+        await self._publish_in_parts(lease, staged)
+        return staged
+
+    async def clear_unpublished(self) -> bool:
+        async with self._database.transaction() as connection:
+            return await parts.clear_left_behind(connection, CHUNKS_AT_ONCE)
 
     async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
         async with self._database.transaction() as connection:
@@ -259,6 +262,29 @@ class PgvectorIndex:
                 )
                 for row in rows
             ]
+
+    async def _publish_in_parts(self, lease: Lease, staged: Published) -> None:
+        """The fence is asked again for each part, and each is kept if this one or a later attempt goes on."""
+        done: int | None = None
+        while done is None:
+            async with self._target(lease) as (connection, target):
+                if not await parts.is_hidden(connection, target.all):
+                    last = (await connection.execute(_LAST_CHUNK, target.file)).scalar_one()
+                    await _replace(connection, target, last, job=None)
+                done = await parts.resume(connection, target.all, CHUNKS_AT_ONCE)
+        for first in range(done, staged.chunk_count, CHUNKS_AT_ONCE):
+            async with self._target(lease) as (connection, target):
+                await _insert(connection, target, first)
+                await parts.count_terms(connection, target.all, first, first + CHUNKS_AT_ONCE)
+        async with self._target(lease) as (connection, target):
+            await connection.execute(_WRITE_COUNTS, target.file | asdict(staged))
+            await parts.show(connection, target.all)
+
+    @contextlib.asynccontextmanager
+    async def _target(self, lease: Lease) -> "AsyncIterator[tuple[AsyncConnection, _Target]]":
+        """A transaction that holds the job and where its chunks go. Raises `LeaseLost`."""
+        async with self._database.transaction() as connection:
+            yield connection, await _lock_target(connection, lease)
 
 
 def _staged_records(job_id: int, store_no: int, chunks: Mapping[int, EmbeddedChunk]) -> list[tuple[Any, ...]]:
@@ -298,6 +324,10 @@ class _Target:
     def numbers(self) -> dict[str, Any]:
         return {"store_no": self.store_no, "file_no": self.file_no, "dimension": self.dimension}
 
+    @property
+    def all(self) -> dict[str, Any]:
+        return self.file | self.job | self.numbers
+
 
 async def _lock_target(connection: AsyncConnection, lease: Lease) -> _Target:
     """Lock store, membership and job, in the order in which deleting them would."""
@@ -313,7 +343,24 @@ async def _lock_target(connection: AsyncConnection, lease: Lease) -> _Target:
     return _Target({"job": lease.job_id}, file, store.store_no, membership.file_no, store.dimension)
 
 
-async def _measure(connection: AsyncConnection, target: _Target, last: int) -> Published:
-    size = (await connection.execute(_MEASURE, target.file | {"last": last})).one()
+async def _measure(connection: AsyncConnection, target: _Target) -> Published:
+    """Of what is staged."""
+    size = (await connection.execute(_MEASURE, target.job)).one()
     vector_bytes = size.windows * target.dimension * _BYTES_PER_FLOAT
     return Published(size.chunks, int(size.windows), int(size.content_bytes + vector_bytes))
+
+
+def _check_whole(found: Published, chunk_count: int) -> None:
+    if found.chunk_count != chunk_count:
+        raise DatabaseUnavailable("Some finished chunks of the file are missing; they must be made again.")
+
+
+async def _insert(connection: AsyncConnection, target: _Target, first: int) -> None:
+    """Put staged chunks, `CHUNKS_AT_ONCE` of them, beside the file's former ones."""
+    part = {"first": first, "end": first + CHUNKS_AT_ONCE, "digest_bytes": DIGEST_BYTES}
+    await connection.execute(_PUBLISH, target.all | part)
+
+
+async def _replace(connection: AsyncConnection, target: _Target, last: int, *, job: int | None) -> None:
+    """Remove the former chunks, up to `last`, in favour of what `job` staged; `None`: of nothing yet."""
+    await connection.execute(_REPLACE, target.file | {"job": job, "store_no": target.store_no, "last": last})

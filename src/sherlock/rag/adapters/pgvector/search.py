@@ -107,6 +107,9 @@ _DOCUMENT_FREQUENCIES = text("""
     where d.df > 0
 """)
 
+# Chunks of a file that is being published in parts are in the tables, and in nobody's results.
+_PUBLISHED = "(store_no, file_no) not in (select store_no, file_no from publishing)"
+
 # Dense leg by the graph. The cast is how the index is written; each dimension has an index of its own.
 _DENSE_GRAPH = """
     select chunk_id from (
@@ -258,7 +261,7 @@ class _Scope:
         ]
         if self.whole_stores:
             choices.append("store_no = any(CAST(:whole_stores as int[]))")
-        return f"({' or '.join(choices)})"
+        return f"({' or '.join(choices)}) and {_PUBLISHED}"
 
     @property
     def parameters(self) -> dict[str, Any]:

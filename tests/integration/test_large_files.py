@@ -1,0 +1,202 @@
+"""A large file is published in parts: what is found meanwhile, and what comes of one that is broken off."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+from tests.ports.test_chunk_index import (
+    MANUAL,
+    Bench,
+    assert_consistent,
+    axis,
+    embedded,
+    postgres_bench,
+    texts_of,
+)
+
+from sherlock.rag.adapters import pgvector
+from sherlock.rag.adapters.pgvector import search as search_module
+from sherlock.rag.adapters.postgres import Database
+from sherlock.rag.domain.errors import DatabaseUnavailable, LeaseLost
+from sherlock.rag.domain.models import Comparison, IngestJob
+
+__all__ = ["postgres_bench"]
+
+BOOK = [f"The feed pump of page {number} stops when its valve{number} closes." for number in range(7)]
+
+CHUNK_ROWS = text("""
+    select chunk_index, id from knowledge_chunks
+    where vector_store_id = :store and file_id = :file order by chunk_index
+""")
+FREQUENCIES = text("""
+    select d.store_no, d.key, d.df from term_df d join vector_stores s using (store_no)
+    where s.workspace_id = :workspace and d.df <> 0 order by 1, 2
+""")
+FAIL_AT = """
+    create function sherlock.fail() returns trigger language plpgsql as $$
+    begin raise exception 'no' using errcode = '57014'; end $$;
+    create trigger fail before insert on sherlock.knowledge_chunks
+        for each row when (new.chunk_index = {}) execute function sherlock.fail();
+"""
+FAIL_NO_MORE = """
+    drop trigger if exists fail on sherlock.knowledge_chunks;
+    drop function if exists sherlock.fail;
+"""
+
+
+@pytest.fixture
+def bench(postgres_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Two chunks are a part, so that anything above is a large file."""
+    monkeypatch.setattr(pgvector, "CHUNKS_AT_ONCE", 2)
+    return postgres_bench
+
+
+@contextlib.asynccontextmanager
+async def failing_at(owner_url: str, chunk_index: int) -> AsyncIterator[None]:
+    """The database refuses this chunk."""
+    owner = await asyncpg.connect(owner_url)
+    try:
+        await owner.execute(FAIL_AT.format(chunk_index))
+        yield
+    finally:
+        await owner.execute(FAIL_NO_MORE)
+        await owner.close()
+
+
+async def break_off(bench: Bench, owner_url: str, job: IngestJob, texts: Sequence[str] = BOOK) -> None:
+    """Publish all of `texts` but for the end."""
+    await bench.index.stage(job.lease, await embedded(texts))
+    async with failing_at(owner_url, 5):
+        with pytest.raises(DatabaseUnavailable):
+            await bench.index.publish(job.lease, len(texts))
+
+
+async def rows_of(database: Database, store: str, file: str) -> dict[int, int]:
+    """Hidden or not: the number of each chunk's row."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(CHUNK_ROWS, {"store": store, "file": file})
+        return {row.chunk_index: row.id for row in rows}
+
+
+async def frequencies(bench: Bench, database: Database) -> list[tuple[int, int, int]]:
+    async with database.transaction() as connection:
+        found = await connection.execute(FREQUENCIES, {"workspace": bench.workspace})
+        return [tuple(row) for row in found]
+
+
+async def clear_all(bench: Bench) -> int:
+    rounds = 0
+    while await bench.index.clear_unpublished():
+        rounds += 1
+    return rounds
+
+
+async def test_nothing_of_an_unfinished_file_is_found(
+    bench: Bench, database: Database, owner_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = await bench.add_store(), await bench.add_store()
+    await bench.ingest(store, MANUAL)
+    file = await bench.add_file()
+    await bench.ingest(other, BOOK, file=file)  # the same file, but there it is complete
+    before = await frequencies(bench, database)
+    await break_off(bench, owner_url, await bench.attach(store, file))
+
+    assert list(await rows_of(database, store, file)) == [0, 1, 2, 3]
+    assert await frequencies(bench, database) == before
+    assert await bench.index.chunks(bench.workspace, store, file) == []
+    for ratio in (search_module.SCAN_COST_RATIO, 0.0):  # a scan, and the graph
+        monkeypatch.setattr(search_module, "SCAN_COST_RATIO", ratio)
+        for alpha in (0.0, 0.5, 1.0):
+            found = texts_of(await bench.search("valve1 of the pump", store, alpha=alpha))
+            assert found <= set(MANUAL)
+            assert len(found) == (1 if alpha == 0.0 else len(MANUAL))  # all there are
+        assert texts_of(await bench.search("valve1", store, where=Comparison("ne", "a", "b"))) <= set(MANUAL)
+        assert len(await bench.search("valve1 of the pump", store, other)) == len(MANUAL) + len(BOOK)
+
+
+async def test_publishing_goes_on_where_it_was_broken_off(
+    bench: Bench, database: Database, owner_url: str
+) -> None:
+    store, file = await bench.add_store(), await bench.add_file()
+    job = await bench.attach(store, file)
+    await break_off(bench, owner_url, job)
+    kept = await rows_of(database, store, file)
+    assert list(kept) == [0, 1, 2, 3]
+    await bench.queue.release(job.lease)
+    with pytest.raises(LeaseLost):
+        await bench.index.publish(job.lease, len(BOOK))
+    again = await bench.claim()
+    assert not await bench.index.clear_unpublished()  # a job is at it
+    assert len(await bench.index.staged(again.lease)) == len(BOOK)
+    published = await bench.index.publish(again.lease, len(BOOK))
+    assert published == await bench.index.publish(again.lease, len(BOOK))
+    await bench.queue.complete(again.lease, published)
+    assert kept.items() <= (await rows_of(database, store, file)).items()
+    assert texts_of(await bench.search("pump", store)) == set(BOOK)
+    assert [one for _, _, one in await bench.index.chunks(bench.workspace, store, file)] == BOOK
+    await assert_consistent(database, bench.workspace)
+
+
+@pytest.mark.parametrize("count", [3, len(BOOK)])
+async def test_a_text_that_is_cut_anew_starts_anew(
+    bench: Bench, database: Database, owner_url: str, count: int
+) -> None:
+    store, file = await bench.add_store(), await bench.add_file()
+    job = await bench.attach(store, file)
+    await break_off(bench, owner_url, job)
+    texts = ["Another first chunk, of a zeppelin.", *BOOK[1:count]]
+    await bench.index.stage(job.lease, (await embedded(texts))[:1])
+    await bench.queue.complete(job.lease, await bench.index.publish(job.lease, count))
+    assert texts_of(await bench.search("zeppelin", store)) == set(texts)
+    await assert_consistent(database, bench.workspace)
+
+
+async def test_a_large_file_replaces_what_was_there(bench: Bench, database: Database) -> None:
+    store, file = await bench.add_store(), await bench.add_file()
+    job = await bench.attach(store, file)
+    for texts in (MANUAL, BOOK, BOOK[:2]):
+        await bench.index.stage(job.lease, await embedded(texts))
+        await bench.index.publish(job.lease, len(texts))
+        assert texts_of(await bench.search("pump", store)) == set(texts)
+        await assert_consistent(database, bench.workspace)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "attached again", "file deleted", "store deleted"])
+async def test_what_is_given_up_half_way_leaves_nothing(
+    bench: Bench, database: Database, owner_url: str, how: str
+) -> None:
+    store, file = await bench.add_store(), await bench.add_file()
+    await bench.ingest(store, MANUAL)
+    await break_off(bench, owner_url, await bench.attach(store, file))
+    if how == "file deleted":
+        await bench.catalog.delete_file(bench.workspace, file)
+    elif how == "store deleted":
+        await bench.catalog.delete_vector_store(bench.workspace, store)
+    else:
+        await bench.catalog.cancel_file(bench.workspace, store, file)
+    if how == "attached again":
+        job = await bench.attach(store, file)
+        await bench.index.stage(job.lease, await embedded(BOOK))
+        await bench.queue.complete(job.lease, await bench.index.publish(job.lease, len(BOOK)))
+        assert texts_of(await bench.search("pump", store)) == {*MANUAL, *BOOK}
+    else:
+        # Two parts, and a look whether any is left.
+        assert await clear_all(bench) == (3 if how == "cancelled" else 0)
+        assert await rows_of(database, store, file) == {}
+    await assert_consistent(database, bench.workspace)
+
+
+async def test_the_graph_finds_enough_beyond_hidden_chunks(
+    bench: Bench, owner_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nearest vectors are all of a file that nobody may find yet."""
+    monkeypatch.setattr(search_module, "SCAN_COST_RATIO", 0.0)
+    store = await bench.add_store()
+    await bench.ingest(store, MANUAL)
+    job = await bench.attach(store, await bench.add_file())
+    await break_off(bench, owner_url, job, ["pump"] * 6)
+    found = await bench.search("", store, alpha=1, vector=(await embedded(["pump"]))[0].windows[0])
+    assert texts_of(found) == set(MANUAL)
+    assert texts_of(await bench.search("", store, alpha=1, vector=axis(0), candidates=2)) < set(MANUAL)
