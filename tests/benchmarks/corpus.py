@@ -27,7 +27,8 @@ COLLECTION = "cranfield"
 CACHE = Path(__file__).parents[2] / ".cache" / "benchmarks"
 PIECE_CHARS = 700
 """Most pieces fit into one window of the encoder, so that all designs compared search the same vectors."""
-ENCODED = 1_500
+POOL = 204_000
+ENCODED, ASKED_ABOUT = 1_500, 3_000
 QUESTIONS = 200
 QUESTION_WORDS = (3, 8)
 NEIGHBOURS = 10
@@ -67,7 +68,7 @@ def unit(rows: NDArray[np.floating]) -> Vectors:
 async def corpus(chunks: int) -> Corpus:
     dice = random.Random(SEED)
     texts = _texts(chunks, dice)
-    questions = [_phrase(dice.choice(texts), dice) for _ in range(QUESTIONS)]
+    questions = [_phrase(dice.choice(texts[:ASKED_ABOUT]), dice) for _ in range(QUESTIONS)]
     documents: list[tuple[str, str]] = []
     queries: list[evaluate.JudgedQuery] = []
     if (folder := EVAL_DIR / "collections" / COLLECTION).is_dir():
@@ -112,18 +113,19 @@ def _spread(real: Vectors, rows: int) -> Vectors:
 
 
 def installed_pieces(count: int, dice: random.Random) -> list[str]:
-    """Up to twice as many as asked for, where there are so many, in random order."""
+    """`count` of them or as many as there are, in random order."""
     pieces: list[str] = []
     for file in _installed_texts():
         pieces += _pieces(file.read_text("utf-8", errors="ignore"))
-        if len(pieces) >= 2 * count:
+        if len(pieces) >= count:
             break
     dice.shuffle(pieces)
-    return pieces
+    return pieces[:count]
 
 
 def _texts(count: int, dice: random.Random) -> list[str]:
-    pieces = installed_pieces(count, dice)
+    # As many for any count, so that those which are encoded stay the same.
+    pieces = installed_pieces(POOL, dice)
     while len(pieces) < count:
         left, right = dice.choice(pieces), dice.choice(pieces)
         pieces.append(left[: PIECE_CHARS // 2] + right[-(PIECE_CHARS // 2) :])

@@ -74,9 +74,6 @@ _LANGCHAIN_LESS_THAN = """
 class Design(Protocol):
     name: str
 
-    async def build(self, stores: Sequence[Store]) -> float:
-        """Seconds that it took."""
-
     async def search(
         self, store: str, text: str, vector: NDArray[np.float32], below: int | None, limit: int
     ) -> list[int]:
@@ -91,6 +88,7 @@ class Weighted:
         self._first_ids: dict[str, int] = {}
 
     async def build(self, stores: Sequence[Store]) -> float:
+        """Seconds that it took."""
         began = time.perf_counter()
         await self._server.execute(_WEIGHTED_TABLE)
         first_id = 0
@@ -126,6 +124,7 @@ class LangChain:
         self._collections: dict[str, UUID] = {}
 
     async def build(self, stores: Sequence[Store]) -> float:
+        """Seconds that it took."""
         began = time.perf_counter()
         await self._server.execute(_LANGCHAIN_TABLES)
         for store in stores:
