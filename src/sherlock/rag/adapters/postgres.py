@@ -72,6 +72,10 @@ _CHECK = text("select 1 from schema_migrations limit 1")
 # and cancelled statements, system errors, lost races, locks, a standby, a database that is gone.
 _TRANSIENT = ("08", "28", "53", "57", "58", "40001", "40P01", "55P03", "25006", "3D000")
 
+# What the driver raises when a connection is of no use. `InternalClientError`: a statement came between the
+# server's last word on an idle one (SQLSTATE 57P01) and its end.
+_NO_CONNECTION = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+
 
 class Database:
     """A bounded pool of connections that survives a restart of the server."""
@@ -410,7 +414,7 @@ def _translated() -> Iterator[None]:
         if not (error.connection_invalidated or _is_transient(error.orig.__cause__ if error.orig else None)):
             raise
         raise DatabaseUnavailable() from error
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except (asyncpg.PostgresError, *_NO_CONNECTION) as error:
         if not _is_transient(error):
             raise
         raise DatabaseUnavailable() from error
@@ -419,7 +423,7 @@ def _translated() -> Iterator[None]:
 def _is_transient(error: BaseException | None) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(_TRANSIENT)
-    return isinstance(error, asyncpg.InterfaceError | OSError | TimeoutError)
+    return isinstance(error, _NO_CONNECTION)
 
 
 # ── values ──────────────────────────────────────────────────────────────────
