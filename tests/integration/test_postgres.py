@@ -217,6 +217,21 @@ async def test_a_servers_last_word_to_a_new_connection_is_unavailable() -> None:
     server.close()
 
 
+async def test_an_idle_transaction_ends_and_gives_up_its_locks(own: Database) -> None:
+    """Who holds one may be frozen, or cut off, and hears of it when it comes back."""
+
+    async def falls_asleep() -> None:
+        async with own.transaction() as connection:
+            assert await connection.scalar(text("show idle_in_transaction_session_timeout")) == "30s"
+            await connection.execute(text("set local idle_in_transaction_session_timeout = 20"))
+            await asyncio.sleep(0.2)
+            await connection.execute(text("select 1"))
+
+    with pytest.raises(DatabaseUnavailable):
+        await falls_asleep()
+    assert await answers(own)
+
+
 async def test_a_restarted_server_is_found_again(folder: Path) -> None:
     server = await open_embedded(folder, durable=False)
     url = await migrate(server.owner_url, app_password=None, dimension=384)

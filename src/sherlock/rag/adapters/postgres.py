@@ -63,14 +63,18 @@ _SESSION_SETTINGS = {
     "jit": "off",
     # The plan that suits every workspace alike is slower for all of them.
     "plan_cache_mode": "force_custom_plan",
+    # No transaction of ours waits for anything but its next statement. One that does belongs to a process
+    # that is frozen or cut off, and must not hold its locks until it comes back.
+    "idle_in_transaction_session_timeout": "30s",
 }
 
 # Proves that the schema answers, not only the server.
 _CHECK = text("select 1 from schema_migrations limit 1")
 
 # SQLSTATE classes and codes that say "not now" rather than "never": connection, login, resources, shutdown
-# and cancelled statements, system errors, lost races, locks, a standby, a database that is gone.
-_TRANSIENT = ("08", "28", "53", "57", "58", "40001", "40P01", "55P03", "25006", "3D000")
+# and cancelled statements, system errors, lost races, locks, a standby, an idle transaction, a
+# database that is gone.
+_TRANSIENT = ("08", "28", "53", "57", "58", "40001", "40P01", "55P03", "25006", "25P03", "3D000")
 
 # What the driver raises when a connection is of no use. `InternalClientError`: a statement came between the
 # server's last word on an idle one (SQLSTATE 57P01) and its end.
