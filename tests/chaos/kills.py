@@ -15,7 +15,7 @@ Victim = Literal["worker", "API", "database", "connection"]
 """`connection` is one process of the database server, whose end makes the server restart itself."""
 
 AIM_S = 1.5
-LONGEST_AIM_S = 15.0
+LONGEST_AIM_S = 60.0
 """How long a killer of workers waits for a job to come into the stage in which it wants to hit it, and how
 long for any worker to have a job."""
 FREEZE_EVERY = 20
@@ -36,7 +36,7 @@ class Killer:
     def kill(self) -> None:
         """One kill, and the start of what was killed."""
         self._wait_for_work()
-        victim = self.dice.choices(("worker", "API", "database", "connection"), (60, 18, 14, 8))[0]
+        victim = self.dice.choices(("worker", "API", "database", "connection"), (45, 12, 23, 20))[0]
         match victim:
             case "worker":
                 self._kill_a_worker(self.dice.choice(STAGES))
@@ -130,6 +130,10 @@ def kill_at_random(scene: Scene, *, kills: int, ingests: int) -> None:
             killer.kill()
             if killer.killed.total() % FREEZE_EVERY == FREEZE_EVERY // 2:
                 killer.freeze_a_worker()
+                print(
+                    f"{time.monotonic() - began:.0f} s, {len(users.ingests)} ingests ended: {killer.report()}",
+                    flush=True,
+                )
     took = sorted(ingest.took_s for ingest in scene.ingests[before:])
     print(
         f"{killer.report()}\n{len(took)} ingests in {time.monotonic() - began:.0f} s; from attaching to the "

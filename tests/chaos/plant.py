@@ -71,7 +71,9 @@ def plant(folder: Path, *, workers: int, **settings: str) -> Iterator[Plant]:
         (folder / "nats").mkdir()
         nats = stack.enter_context(nats_server(folder / "nats"))
         shared: dict[str, int | Path] = {"postgres": database.socket, "s3": bucket.port, "nats": nats.port}
-        own: dict[str, int | Path] = {f"postgres of worker {number}": database.socket for number in range(workers)}
+        own: dict[str, int | Path] = {
+            f"postgres of worker {number}": database.socket for number in range(workers)
+        }
         networks = {
             name: stack.enter_context(tcp_proxy(target, loop)) for name, target in (shared | own).items()
         }

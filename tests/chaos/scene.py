@@ -42,8 +42,9 @@ class Scene:
         unknown, reserved, orphans = self._tidy()
         broken = violations(self.plant, self.ingests, self.reference, self.messages, self.refused)
         print(
-            f"{len(self.ingests)} ingests: quiet {settled_s:.1f} s after the last one ended; tidied up: {unknown} "
-            f"files of lost answers, {reserved} reserved parts, {orphans} unrecorded objects; broken: {broken}"
+            f"{len(self.ingests)} ingests: quiet {settled_s:.1f} s after the last one ended; tidied up: "
+            f"{unknown} files of lost answers, {reserved} reserved parts, {orphans} unrecorded objects; "
+            f"broken: {broken}"
         )
         assert broken == []
 

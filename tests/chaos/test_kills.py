@@ -13,6 +13,6 @@ from tests.chaos.scene import scene
 @pytest.mark.timeout(3600)
 def test_two_hundred_kills(folder: Path, seed: int) -> None:
     dice = random.Random(seed)
-    with scene(folder, dice, corpus(dice, large_paragraphs=150), workers=3) as at:
-        kill_at_random(at, kills=210, ingests=400)
+    with scene(folder, dice, corpus(dice, large_paragraphs=100), workers=3) as at:
+        kill_at_random(at, kills=210, ingests=210)
         at.check()

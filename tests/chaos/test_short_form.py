@@ -14,7 +14,6 @@ from tests.chaos.kills import kill_at_random
 from tests.chaos.outages import interrupt
 from tests.chaos.scene import scene
 
-
 OUTAGES_IN_SHORT = (
     "database cut", "file store cut", "messages cut", "file store full", "database restarted",
 )  # fmt: skip
