@@ -84,7 +84,10 @@ def test_a_frozen_worker_holds_nothing_for_ever(folder: Path, seed: int, stage: 
                 time.sleep(0.1)
             took, ended = time.monotonic() - began, not users.are_busy
             at.plant.thaw(number)
-        print(f"frozen while {stage}: the other worker had done it after {took:.1f} s")
+        print(
+            f"frozen while {stage}: the other worker had done it after {took:.1f} s; asked again after "
+            f"{dict(users.refusals)}"
+        )
         assert ended, "the file waits for a worker that is frozen"
         time.sleep(LEASE_S)  # what the thawed one still tries must change nothing
         at.check()

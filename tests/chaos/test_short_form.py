@@ -22,9 +22,9 @@ OUTAGES_IN_SHORT = (
 @pytest.mark.timeout(300)
 def test_a_little_of_everything(folder: Path, seed: int) -> None:
     dice = random.Random(seed)
-    with scene(folder, dice, corpus(dice, large_paragraphs=40), workers=2) as at:
-        send_in_disorder(at, files=4, cuts=1)
+    with scene(folder, dice, corpus(dice, large_paragraphs=30), workers=2) as at:
+        send_in_disorder(at, files=3, cuts=1)
         for outage in OUTAGES_IN_SHORT:
-            interrupt(at, outage, 0.5, ingests=3)
-        kill_at_random(at, kills=5, ingests=12)
+            interrupt(at, outage, 0.5, ingests=2)
+        kill_at_random(at, kills=4, ingests=8)
         at.check()
