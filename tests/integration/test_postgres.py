@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import struct
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -216,6 +217,46 @@ async def test_a_connection_that_dies_in_use_is_unavailable(own: Database, owner
 
     with pytest.raises(DatabaseUnavailable):
         await dies()
+    assert await answers(own)
+
+
+async def test_a_servers_last_word_to_a_new_connection_is_unavailable() -> None:
+    """A server that is shut down may let a client in, tell it so, and be slow to hang up."""
+
+    def message(kind: bytes, body: bytes) -> bytes:
+        return kind + struct.pack("!i", len(body) + 4) + body
+
+    welcome = message(b"R", struct.pack("!i", 0)) + message(b"S", b"server_version\x0018.0\0")
+    last_word = message(b"E", b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        (length,) = struct.unpack("!i", await reader.readexactly(4))
+        await reader.readexactly(length - 4)
+        writer.write(welcome + message(b"Z", b"I") + last_word)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    database = await Database.open(f"postgresql://a:b@127.0.0.1:{port}/c?sslmode=disable", pool_size=2)
+    with pytest.raises(DatabaseUnavailable):
+        await database.check()
+    await database.close()
+    server.close()
+
+
+async def test_an_idle_transaction_ends_and_gives_up_its_locks(own: Database) -> None:
+    """Who holds one may be frozen, or cut off, and hears of it when it comes back."""
+
+    async def falls_asleep() -> None:
+        async with own.transaction() as connection:
+            assert await connection.scalar(text("show idle_in_transaction_session_timeout")) == "30s"
+            await connection.execute(text("set local idle_in_transaction_session_timeout = 20"))
+            await asyncio.sleep(0.2)
+            await connection.execute(text("select 1"))
+
+    with pytest.raises(DatabaseUnavailable):
+        await falls_asleep()
     assert await answers(own)
 
 

@@ -39,6 +39,7 @@ from sherlock.rag.domain.models import (
     Filter,
     IndexQuery,
     IngestJob,
+    LastError,
     Published,
     StoredFile,
     Vector,
@@ -707,6 +708,46 @@ async def test_files_replaced_side_by_side_do_not_deadlock(postgres_bench: Bench
             await bench.index.stage(job.lease, (one, other)[(number + place) % 2])
         await asyncio.gather(*(bench.index.publish(job.lease, 60) for job in jobs))
     await assert_consistent(database, bench.workspace)
+
+
+async def test_a_job_whose_worker_died_after_publishing_is_done(
+    postgres_bench: Bench, database: Database
+) -> None:
+    """Even at its last attempt: a failed one would leave chunks that no search finds and nothing removes."""
+    bench = postgres_bench
+    store, file = await bench.add_store(), await bench.add_file()
+    job, chunks = await bench.attach(store, file), await embedded(MANUAL)
+    await bench.index.stage(job.lease, chunks)
+    published = await bench.index.publish(job.lease, len(chunks))
+    dies = text("update ingest_jobs set lease_until = now() - interval '1 s', failures = 4 where id = :job")
+    async with database.transaction() as connection:
+        await connection.execute(dies, {"job": job.lease.job_id})
+
+    await bench.queue.claim("another worker", lease_s=60)
+    member = await bench.catalog.get_membership(bench.workspace, store, file)
+    assert (member.status, member.chunk_count) == ("completed", published.chunk_count)
+    with pytest.raises(LeaseLost):
+        await bench.queue.complete(job.lease, published)
+    assert texts_of(await bench.search("oil valve", store, alpha=0)) >= {MANUAL[0]}
+
+
+async def test_a_failed_file_that_starts_over_is_not_taken_for_published(
+    postgres_bench: Bench, database: Database
+) -> None:
+    bench = postgres_bench
+    store, file = await bench.add_store(), await bench.add_file()
+    job, chunks = await bench.attach(store, file), await embedded(MANUAL)
+    await bench.index.stage(job.lease, chunks)
+    await bench.index.publish(job.lease, len(chunks))
+    await bench.queue.fail(job.lease, LastError("server_error", "It came to nothing."))
+    again = await bench.attach(store, file)
+    async with database.transaction() as connection:
+        late = text("update ingest_jobs set lease_until = now() - interval '1 s' where id = :job")
+        await connection.execute(late, {"job": again.lease.job_id})
+
+    recovered = await bench.queue.claim("another worker", lease_s=60)
+    assert recovered is not None
+    assert recovered.file_id == file
 
 
 async def test_filters_may_be_as_deep_as_the_api_says(postgres_bench: Bench) -> None:

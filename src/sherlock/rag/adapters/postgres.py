@@ -67,17 +67,22 @@ _SESSION_SETTINGS = {
     "jit": "off",
     # The plan that suits every workspace alike is slower for all of them.
     "plan_cache_mode": "force_custom_plan",
+    # No transaction of ours waits for anything but its next statement. One that does belongs to a process
+    # that is frozen or cut off, and must not hold its locks until it comes back.
+    "idle_in_transaction_session_timeout": "30s",
 }
 
 # Proves that the schema answers, not only the server.
 _CHECK = text("select 1 from schema_migrations limit 1")
 
 # SQLSTATE classes and codes that say "not now" rather than "never": connection, login, resources, shutdown
-# and cancelled statements, system errors, lost races, locks, a standby, a database that is gone.
-_TRANSIENT = ("08", "28", "53", "57", "58", "40001", "40P01", "55P03", "25006", "3D000")
+# and cancelled statements, system errors, lost races, locks, a standby, an idle transaction, a
+# database that is gone.
+_TRANSIENT = ("08", "28", "53", "57", "58", "40001", "40P01", "55P03", "25006", "25P03", "3D000")
 
-# The second is what asyncpg says of a connection that the server ended while nobody was waiting for it.
-_DRIVER_TROUBLE = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+# What the driver raises when a connection is of no use. `InternalClientError`: a statement came between the
+# server's last word on an idle one (SQLSTATE 57P01) and its end.
+_NO_CONNECTION = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
 
 class Database:
@@ -425,7 +430,7 @@ def _translated() -> Iterator[None]:
         if not (error.connection_invalidated or _is_transient(error.orig.__cause__ if error.orig else None)):
             raise
         raise DatabaseUnavailable() from error
-    except (asyncpg.PostgresError, *_DRIVER_TROUBLE, OSError, TimeoutError) as error:
+    except (asyncpg.PostgresError, *_NO_CONNECTION) as error:
         if not _is_transient(error):
             raise
         raise DatabaseUnavailable() from error
@@ -434,7 +439,7 @@ def _translated() -> Iterator[None]:
 def _is_transient(error: BaseException | None) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(_TRANSIENT)
-    return isinstance(error, (*_DRIVER_TROUBLE, OSError, TimeoutError))
+    return isinstance(error, _NO_CONNECTION)
 
 
 # ── values ──────────────────────────────────────────────────────────────────

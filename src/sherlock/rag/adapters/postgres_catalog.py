@@ -256,7 +256,8 @@ _DROP_JOBS = text("""
 """)
 _START_OVER = text("""
     update vector_store_files m set status = 'in_progress', error_code = null, error_message = null,
-        max_chunk_size_tokens = w.size, chunk_overlap_tokens = w.overlap
+        max_chunk_size_tokens = w.size, chunk_overlap_tokens = w.overlap,
+        chunk_count = 0, window_count = 0, usage_bytes = 0
     from unnest(CAST(:file_ids AS text[]), CAST(:sizes AS int[]),
                 CAST(:overlaps AS int[])) as w (file_id, size, overlap)
     where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id and m.file_id = w.file_id

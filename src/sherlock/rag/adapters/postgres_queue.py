@@ -38,15 +38,21 @@ WATCH_POLL_S = 1.0
 
 _WORKER_STOPPED = "The file could not be ingested: its worker stopped at every attempt."
 
-# Takes back the jobs whose worker is gone, which is a failed attempt; with the last one allowed they fail.
+# Takes back the jobs whose worker is gone, a failed attempt; with the last allowed one they fail. One
+# that had published (its file has chunks, nothing is staged any more) is done: only its end was not noted.
 _RECOVER = text("""
     with lost as materialized (
-        select id, workspace_id, vector_store_id, file_id, failures + 1 >= :max_attempts as spent
+        select id, workspace_id, vector_store_id, file_id, failures + 1 as failures
         from ingest_jobs where state = 'running' and lease_until < now()
         order by lease_until limit 100
     ), locked as (
-        select l.* from lost l
+        select l.*, p.published, not p.published and l.failures >= :max_attempts as spent
+        from lost l
         join vector_store_files m using (workspace_id, vector_store_id, file_id) join ingest_jobs j using (id)
+        cross join lateral (
+            select m.chunk_count > 0
+               and not exists (select from ingest_chunks c where c.job_id = l.id) as published
+        ) p
         where j.state = 'running' and j.lease_until < now()
         for no key update of m, j skip locked
     ), unstaged as (
@@ -57,13 +63,19 @@ _RECOVER = text("""
         from locked l
         where l.spent and m.workspace_id = l.workspace_id and m.vector_store_id = l.vector_store_id
           and m.file_id = l.file_id and m.status = 'in_progress'
+    ), completed as (
+        update vector_store_files m set status = 'completed'
+        from locked l
+        where l.published and m.workspace_id = l.workspace_id and m.vector_store_id = l.vector_store_id
+          and m.file_id = l.file_id and m.status = 'in_progress'
     )
     update ingest_jobs j set
-        state = case when l.spent then 'failed' else 'waiting' end,
-        failures = j.failures + 1, lease_owner = null, lease_until = null,
-        error_code = case when l.spent then 'server_error' else j.error_code end,
-        error_message = case when l.spent then :message else j.error_message end,
-        finished_at = case when l.spent then now() end
+        state = case when l.published then 'done' when l.spent then 'failed' else 'waiting' end,
+        failures = case when l.published then j.failures else l.failures end,
+        lease_owner = null, lease_until = null,
+        error_code = case when l.spent then 'server_error' when not l.published then j.error_code end,
+        error_message = case when l.spent then :message when not l.published then j.error_message end,
+        finished_at = case when l.spent or l.published then now() end
     from locked l where j.id = l.id
 """)
 
