@@ -345,9 +345,22 @@ async def test_the_reranker_neither_drops_nor_saves_a_result_by_the_threshold(
 
 
 async def test_what_the_budget_does_not_pay_for_stays_behind(library: Library) -> None:
-    library.retriever = replace(library.retriever, reranker=FakeReranker(cost_s=0.1))
+    library.retriever = replace(library.retriever, reranker=FakeReranker(cost_s=0.09))
     found = await library.search("the rotor is stuck")
     assert [result.rerank is not None for result in found.results] == [True] * 4 + [False] * 5
+
+
+async def test_of_a_long_chunk_the_reranker_reads_what_was_asked_for(library: Library) -> None:
+    long = "The house has a garden with a pond. " * 60 + CODE
+    await library.ingest("vs_1", "file-long", [long])
+    reranker = FakeReranker()
+    library.retriever = replace(library.retriever, reranker=reranker, rerank_budget_s=60)
+    found = await library.search("error code KX-4471")
+    ((_, texts),) = reranker.calls
+    (read,) = (text for text in texts if text in long and text != CODE)
+    assert CODE in read
+    assert len(read) <= 1_000
+    assert long in {result.candidate.text for result in found.results}, "it is found and shown whole"
 
 
 async def test_reranking_can_be_switched_off(library: Library) -> None:

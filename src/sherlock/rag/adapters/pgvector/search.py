@@ -423,7 +423,7 @@ class _Search:
 
     async def _holding(self, connection: AsyncConnection, leg: _Leg, met: dict[int, bool]) -> list[int]:
         """The leg's first chunks that hold what they must; `met` remembers what was read."""
-        bound = self._bound | leg.parameters | {"candidates": None}
+        bound = {**self._bound, **leg.parameters, "candidates": None}
         ranked = list((await connection.execute(text(_RANKED.format(leg=leg.sql)), bound)).scalars())
         found: list[int] = []
         for start in range(0, len(ranked), TEXTS_AT_ONCE):
@@ -454,7 +454,7 @@ class _Search:
     async def run(self, connection: AsyncConnection, dense: _Leg, keyword: _Leg) -> list[Row[Any]]:
         cosine = "0.0" if self.query.vector is None else _COSINE
         statement = text(_SEARCH.format(dense=dense.sql, keyword=keyword.sql, cosine=cosine))
-        bound = self._bound | dict(dense.parameters) | dict(keyword.parameters)
+        bound = {**self._bound, **dense.parameters, **keyword.parameters}
         return list(await connection.execute(statement, bound))
 
 
