@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,6 +124,21 @@ def test_records_that_fit_are_never_cut(records: list[list[str]], strategy: Chun
     if longest < strategy.max_chunk_size_tokens:
         assert {part.start for part in made} <= starts
         assert {part.end + 1 for part in made} <= starts
+
+
+GRAPHEMES = st.lists(
+    st.sampled_from(["漢", "ก็", "é", "e\u0301", "👩‍👩‍👧", "🇩🇪", "각", "नि", "a", "。", " ", "\n"]),
+    max_size=250,
+)
+
+
+@given(GRAPHEMES, STRATEGIES)
+@settings(max_examples=40, deadline=None)
+def test_graphemes_are_never_cut(graphemes: list[str], strategy: ChunkingStrategy):
+    document = "".join(graphemes)
+    ends = {*itertools.accumulate((len(one) for one in regex.findall(r"\X", document)), initial=0)}
+    for made in chunk([Section(document)], strategy, COUNTER):
+        assert {made.start, made.end} <= ends
 
 
 def section_at(sections: Sequence[Section], offset: int) -> Section:

@@ -57,6 +57,8 @@ SEEDS: Final[dict[str, bytes]] = {
     "a.jsonl": b'{"a": "x"}\n{"b": [1, 2]}\n',
     "a.csv": b'name;price\n"val;ve";"1,50"\ngasket;2\n',
     "a.md": b"---\na: b\n---\n# One\n```\ncode\n```\nTwo\n===\n- x\n",
+    "scanned.pdf": documents.partly_scanned(),
+    "right_to_left.pdf": (DATA / "right_to_left.pdf").read_bytes(),
     "a.rst": b"=====\nGuide\n=====\n\nSetup\n-----\nrun\n",
     "a.py": b"@d\ndef f(a):\n    '''x\n    '''\nclass C:\n    def m(self): ...\n",
     "a.ts": b"export class A {\n  x = 1\n}\nconst f = async (a) => {\n}\n",
