@@ -167,7 +167,7 @@ def _completions(plant: Plant) -> Iterator[str]:
     """No job is told of as completed twice, whoever ran it."""
     told: Counter[int] = Counter()
     for entry in plant.log():
-        if entry["message"] == "job completed":
+        if entry.get("message") == "job completed":
             told[entry["job"]] += 1
     for job, times in told.items():
         if times > 1:

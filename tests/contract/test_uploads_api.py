@@ -152,9 +152,9 @@ def test_what_is_refused_can_be_mended(client: openai.OpenAI, http: httpx.Client
         ({"bytes": -1}, "bytes", "integer_below_min_value"),
         ({"bytes": "6"}, "bytes", "invalid_type"),
         ({"bytes": 6.5}, "bytes", "invalid_type"),
-        ({"bytes": None}, "bytes", "missing_required_parameter"),
+        ({"bytes": None}, "bytes", "invalid_type"),
         ({"purpose": "assistants_output"}, "purpose", "invalid_value"),
-        ({"mime_type": None}, "mime_type", "missing_required_parameter"),
+        ({"mime_type": None}, "mime_type", "invalid_type"),
         ({"filename": ""}, "filename", "string_below_min_length"),
         ({"filename": "a\0b"}, "filename", "invalid_value"),
         (

@@ -135,7 +135,7 @@ async def test_publishing_goes_on_where_it_was_broken_off(
     await bench.queue.complete(again.lease, published)
     assert kept.items() <= (await rows_of(database, store, file)).items()
     assert texts_of(await bench.search("pump", store)) == set(BOOK)
-    assert [one for _, _, one in await bench.index.chunks(bench.workspace, store, file)] == BOOK
+    assert [one.text for one in await bench.index.chunks(bench.workspace, store, file)] == BOOK
     await assert_consistent(database, bench.workspace)
 
 

@@ -12,6 +12,7 @@ from tests.fakes import InMemoryCatalog, MemoryState
 from tests.fakes_files import InMemoryFileStore
 from tests.fakes_reconciling import InMemoryReconciliation
 
+from sherlock.rag import instruments
 from sherlock.rag.application import reconcile
 from sherlock.rag.application.files import Files, UploadDetails, new_file_id
 from sherlock.rag.application.reconcile import Reconciler
@@ -55,7 +56,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     monkeypatch.setattr(
-        reconcile, "_orphans", provider.get_meter("test").create_gauge("sherlock.rag.orphans")
+        instruments, "orphans", provider.get_meter("test").create_gauge("sherlock.rag.orphans")
     )
     yield reader
     provider.shutdown()
