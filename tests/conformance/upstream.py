@@ -121,6 +121,11 @@ def text(message: dict[str, Any]) -> str:
     return "".join(part.get("text", "") for part in content)
 
 
+def question(body: dict[str, Any]) -> str:
+    """What the last message says, without passages that came into it."""
+    return text(body["messages"][-1]).rpartition("</passages>\n\n")[2]
+
+
 def function_call(body: dict[str, Any]) -> tuple[str, str] | None:
     """Name and arguments of the function that a user's message calls; a tool's answer is repeated instead."""
     choice = body.get("tool_choice", "auto")
@@ -129,12 +134,12 @@ def function_call(body: dict[str, Any]) -> tuple[str, str] | None:
         return None
     first = body["tools"][0]["function"]["name"]
     name = choice["function"]["name"] if isinstance(choice, dict) and "function" in choice else first
-    return name, text(last)
+    return name, question(body)
 
 
 def answer(body: dict[str, Any]) -> tuple[list[str], str]:
     """The words to say, blanks before all but the first, and how it ends."""
-    said = text(body["messages"][-1])
+    said = question(body)
     stops = body.get("stop") or []
     for stop in [stops] if isinstance(stops, str) else stops:
         said = said.partition(stop)[0]
