@@ -1,7 +1,8 @@
 """`Reranker`: a cross-encoder that reads query and text together, within a budget of time.
 
 How many candidates the budget pays for follows from a running cost per token on this machine, so a busy or
-slow one reranks fewer instead of answering late.
+slow one reranks fewer instead of answering late. They are read in their order, some at a time, and the clock
+is looked at in between: what has been read by then counts.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -31,7 +32,8 @@ MAX_TOKENS = 512
 MAX_QUERY_TOKENS = 128
 FEWEST = 4
 """Below this many a new order means little, and the scores of the rest cannot be placed."""
-BATCH_TOKENS = 2048
+BATCH_TOKENS = 512
+"""Padded; some 0.1 s on one core, which is how far a batch that was begun can overrun the budget there."""
 FIRST_GUESS_S_PER_TOKEN = 0.00025
 """Until the warm-up has measured it."""
 WARM_UP_RUNS = 3
@@ -148,19 +150,19 @@ class CrossEncoderReranker:
                 # What was measured in a busy moment must not switch reranking off for good.
                 self._cost_s = min(self._cost_s, max(self._cost_s * COST_MEMORY, self._least_cost_s))
             return []
-        scores = [0.0] * len(encodings)
-        order = sorted(range(len(encodings)), key=lambda i: -len(encodings[i]))
-        while order:
+        scores: list[float] = []
+        for batch in _batches(encodings):
             if abandoned.is_set() or self._closing.is_set():
                 return []
-            size = max(1, BATCH_TOKENS // len(encodings[order[0]]))
-            batch, order = order[:size], order[size:]
+            # The fewest are worth a small overrun: without them all that was read is lost.
+            expected_s = sum(map(len, batch)) * self._cost_s if len(scores) >= FEWEST else 0.0
+            if scores and time.monotonic() + expected_s > deadline:
+                break
             with model_time("reranker"):
-                logits, cost_s = _timed(model, [encodings[i] for i in batch])
+                logits, cost_s = _timed(model, batch)
             self._learn(cost_s)
-            for position, logit in zip(batch, logits, strict=True):
-                scores[position] = _sigmoid(logit)
-        return scores
+            scores += map(_sigmoid, logits)
+        return scores if len(scores) >= min(FEWEST, len(texts)) else []
 
     def _learn(self, cost_s: float) -> None:
         counted_s = min(cost_s, LARGEST_RISE * self._cost_s)
@@ -240,6 +242,20 @@ def _pair_tokenizer(tokenizer: "Tokenizer") -> "Tokenizer":
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS, strategy="only_second")
     return tokenizer
+
+
+def _batches(encodings: Sequence["Encoding"]) -> Iterator[list["Encoding"]]:
+    """In their order, each of at most `BATCH_TOKENS` when padded, or of a single one."""
+    batch: list[Encoding] = []
+    longest = 0
+    for encoding in encodings:
+        longest = max(longest, len(encoding))
+        if batch and longest * (len(batch) + 1) > BATCH_TOKENS:
+            yield batch
+            batch, longest = [], len(encoding)
+        batch.append(encoding)
+    if batch:
+        yield batch
 
 
 def _cut(tokenizer: "Tokenizer", text: str, max_tokens: int) -> str:
