@@ -28,7 +28,7 @@ CACHE = Path(__file__).parents[2] / ".cache" / "benchmarks"
 PIECE_CHARS = 700
 """Most pieces fit into one window of the encoder, so that all designs compared search the same vectors."""
 POOL = 204_000
-ENCODED, ASKED_ABOUT = 1_500, 3_000
+ENCODED, ASKED_ABOUT = 9_000, 12_000
 QUESTIONS = 200
 QUESTION_WORDS = (3, 8)
 NEIGHBOURS = 10
