@@ -70,6 +70,9 @@ def test_text_is_held_back_no_longer_than_it_must() -> None:
         "It", " is", " blue", "", "", " [1]", "", "", ".",
     ]  # fmt: skip
     assert answer.end() == ""
+    blanks = MarkerFilter({1})
+    assert len(blanks.feed(" " * 100)) == 40
+    assert len(blanks.feed(" " * 100)) == 100
 
 
 @pytest.mark.parametrize("piece", ["[9]", "[9][8] ", "`[9]", " ", "[", "a[9] ", "```[9]\n"])

@@ -17,6 +17,7 @@ _MARKER_BEFORE = re.compile(rf"{MARKER.pattern}\Z")
 _WORD_BEFORE = re.compile(r"""[^\s()\[\]{}'"“”=,;:+*/<>&|]+\Z""")
 _INDEXED = re.compile(r"[A-Za-z_]|[A-Za-z_]\w*(?:\.\w+)+|(?=\w*(?:[\d_]|[a-z][A-Z]))[A-Za-z_]\w*")
 _SEEN_BEFORE = 60  # characters before a bracket that decide what it is
+_BLANKS_HELD = 60  # before a marker, that go with it
 _LONGEST_CHAIN = 10  # markers, one directly behind the other, that are looked back over
 
 
@@ -84,8 +85,8 @@ class MarkerFilter:
             bracket = _BRACKET.search(self._text, self._at)
             stop = bracket.start() if bracket else len(self._text)
             blank = self._at + len(self._text[self._at : stop].rstrip(" \t"))
-            if ended and bracket is None:
-                blank = stop
+            # A model that writes blanks without end is neither held back nor read again and again.
+            blank = stop if ended and bracket is None else max(blank, stop - _BLANKS_HELD)
             given.append(self._text[self._at : blank])
             self._at = blank
             if bracket is None or (decided := self._judged(blank, stop, ended=ended)) is None:

@@ -35,8 +35,8 @@ _COUNT_SOUND = text("""
     from knowledge_chunks c
     join ingest_chunks i on i.job_id = :job and i.chunk_index = c.chunk_index
     where c.workspace_id = :workspace and c.vector_store_id = :store and c.file_id = :file
-      and (c.content, c.char_start, c.char_end, c.page, c.heading)
-          is not distinct from (i.content, i.char_start, i.char_end, i.page, i.heading)
+      and (c.content, c.char_start, c.char_end, c.page, c.heading, c.gap, c.page_breaks)
+          is not distinct from (i.content, i.char_start, i.char_end, i.page, i.heading, i.gap, i.page_breaks)
 """)
 
 # No job has this number: what is hidden is to go.
