@@ -338,7 +338,7 @@ def test_docx_tables_are_read_row_by_row(read: Read, monkeypatch: pytest.MonkeyP
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert text_of(sections) == "cell\n" * 20_000 + "\n"
-    assert peak < 3 << 20  # the table as a whole takes 16 MB
+    assert peak < 6 << 20  # the table as a whole takes 16 MB; what other threads hold counts, too
 
 
 def test_a_docx_paragraph_without_end_is_refused(read: Read, monkeypatch: pytest.MonkeyPatch):
