@@ -671,9 +671,15 @@ def test_a_client_that_goes_while_it_uploads_is_not_our_fault(
                 b"content-type: multipart/form-data; boundary=b\r\n\r\n" + begun
             )
         deadline = time.monotonic() + 10
-        while not caplog.records and time.monotonic() < deadline:
+        while 499 not in (seen := statuses(caplog)) and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert [(line.message, getattr(line, "status", None)) for line in caplog.records] == [("request", 499)]
+    assert seen[-1] == 499
+    assert set(seen[:-1]) <= {200}, "an earlier request's line may come late"
+
+
+def statuses(caplog: pytest.LogCaptureFixture) -> list[int | None]:
+    """Of the requests logged; `None` of any other line."""
+    return [getattr(line, "status", None) for line in caplog.records]
 
 
 def test_a_file_nobody_can_read_is_refused(http: httpx.Client) -> None:
