@@ -1,5 +1,6 @@
 """Real objects for generated calls, so that these go deeper than 404."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +28,11 @@ class Scene:
         attached = http.post(
             f"/v1/vector_stores/{store}/files?sync=true", json={"file_id": file, "attributes": {"legs": 4}}
         )
+        deadline = time.monotonic() + 60
+        # The wait is bounded, and the queue may hold what other generated calls have left in it.
+        while attached.json()["status"] == "in_progress" and time.monotonic() < deadline:
+            time.sleep(0.1)
+            attached = http.get(f"/v1/vector_stores/{store}/files/{file}")
         assert attached.json()["status"] == "completed", attached.text
         self._make_if_served(
             "batch_id", "/v1/vector_stores/{vector_store_id}/file_batches", {"file_ids": [file]}
