@@ -1,6 +1,7 @@
 """A plant and what is needed to judge it: documents, what they become in peace, all that was ingested."""
 
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from tests.chaos.users import Ingest, Users
 
 from sherlock.config import Settings
 from sherlock.wiring import open_services
+
+REDELIVERED_S = 90.0
+"""Three times the broker's patience."""
 
 
 @dataclass(slots=True)
@@ -38,6 +42,10 @@ class Scene:
     def check(self) -> None:
         """All that the invariants say, once everything is quiet."""
         self.plant.deployment.wait_until_ready([self.plant.api])
+        # What a killed process had taken and not settled is delivered again when the broker's patience ends.
+        deadline = time.monotonic() + REDELIVERED_S
+        while self.messages.waiting() and time.monotonic() < deadline:
+            time.sleep(0.2)
         settled_s = wait_until_quiet(self.plant)
         unknown, reserved, orphans = self._tidy()
         broken = violations(self.plant, self.ingests, self.reference, self.messages, self.refused)
