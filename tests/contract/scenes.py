@@ -28,7 +28,7 @@ class Scene:
         attached = http.post(
             f"/v1/vector_stores/{store}/files?sync=true", json={"file_id": file, "attributes": {"legs": 4}}
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         # The wait is bounded, and the queue may hold what other generated calls have left in it.
         while attached.json()["status"] == "in_progress" and time.monotonic() < deadline:
             time.sleep(0.1)
