@@ -40,6 +40,8 @@ class Received:
         default_factory=lambda: defaultdict(set)
     )
     """The label sets of each metric."""
+    buckets: dict[tuple[str, str], tuple[list[float], list[int]]] = field(default_factory=dict)
+    """Bounds and counts of each timer without labels, by its name and the process; counted from its start."""
     requests: Counter[str] = field(default_factory=Counter)
     """How often each path was posted to."""
 
@@ -65,12 +67,16 @@ class Received:
 
     def _take_metrics(self, sent: ExportMetricsServiceRequest) -> None:
         for resource in sent.resource_metrics:
+            process = plain(resource.resource.attributes)["sherlock.process"]
             for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
                 kind = metric.WhichOneof("data")
                 points = getattr(metric, kind).data_points if kind else []
                 for point in points:
                     self.units[metric.name] = metric.unit
                     self.labels[metric.name].add(tuple(sorted(plain(point.attributes).items())))
+                    if kind == "histogram" and not point.attributes:
+                        counted = ([*point.explicit_bounds], [*point.bucket_counts])
+                        self.buckets[metric.name, process] = counted
 
 
 def plain(attributes: "list[KeyValue] | Any") -> dict[str, Any]:
