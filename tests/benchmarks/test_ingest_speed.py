@@ -277,12 +277,18 @@ async def test_many_small_files(bench: Bench, slots: int) -> None:
     assert (await bench.stores.get(bench.workspace, store.id)).file_counts.completed == count
 
 
-async def test_a_second_store_costs_no_encoding(bench: Bench, database: Database) -> None:
-    """The same file in another store: no text is encoded, chunks and vectors are the same."""
-    file = await bench.upload("text.txt", "".join(prose(CHUNKS * 2_200)).encode())
+@pytest.mark.parametrize("tokens", [160, 512])
+async def test_a_second_store_costs_no_encoding(bench: Bench, database: Database, tokens: int) -> None:
+    """The same file in another store: no text is encoded, chunks and vectors are the same.
+
+    Chunks of 160 tokens fit into one window of the encoder, those of 512 take three.
+    """
+    chunking = ChunkingStrategy(tokens, tokens // 10)
+    stores = VectorStores(bench.catalog, bench.index, bench.embedder, chunking)
+    file = await bench.upload("text.txt", "".join(prose(CHUNKS * tokens * 43 // 10)).encode())
 
     async def ingest() -> tuple[float, IngestJob, Published]:
-        await bench.stores.create(bench.workspace, file_ids=[file.id])
+        await stores.create(bench.workspace, file_ids=[file.id])
         job = await bench.queue.claim("bench", 3600)
         assert job is not None
         with measured_stages() as stages:

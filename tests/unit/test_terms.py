@@ -70,6 +70,11 @@ def test_any_text_has_terms_with_keys_and_weights(text: str) -> None:
     assert len(weights) <= len(set(found))
 
 
+@given(st.text("".join(map(chr, [*range(128), *terms._TYPOGRAPHY])), max_size=60))
+def test_plain_text_has_the_terms_it_has_beside_other_scripts(text: str) -> None:
+    assert terms.terms(f"{text} я") == [*terms.terms(text), "я"]
+
+
 @given(ANY_TEXT, ANY_TEXT)
 def test_terms_of_texts_on_lines_are_those_of_the_lines(one: str, other: str) -> None:
     assert terms.terms(f"{one}\n{other}") == terms.terms(one) + terms.terms(other)
