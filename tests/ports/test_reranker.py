@@ -218,13 +218,50 @@ async def test_one_slow_batch_then_all_is_as_before(bench: Bench) -> None:
 
 @pytest.mark.parametrize("slow", range(4))
 @pytest.mark.parametrize("budget_s", [0.1, 0.2, 0.4, 1.0])
-async def test_the_budget_is_overrun_by_no_more_than_a_batch(
+async def test_reading_overruns_its_time_by_no_more_than_a_batch(
     bench: Bench, budget_s: float, slow: int
 ) -> None:
     await bench.loaded()
     began, bench.model.slow = bench.clock.now, slow
     assert await bench.ranked(budget_s) in {0, *range(FEWEST, 9)}
     assert bench.clock.now - began <= budget_s + 50 * COST_S * BATCH_TOKENS
+
+
+class HeldCrossEncoder(TimedCrossEncoder):
+    """Reads a batch, and does not come back from the next one until it is let go."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.held, self.let_go = threading.Event(), threading.Event()
+        self.hold = False
+
+    def logits(self, batch: Sequence[Encoding]) -> list[float]:
+        if self.hold and self.read:
+            self.held.set()
+            self.let_go.wait()
+        self.read = True
+        return super().logits(batch)
+
+    read = False
+
+
+async def test_what_was_read_is_handed_over_in_time_out_of_a_batch_that_does_not_end() -> None:
+    model = HeldCrossEncoder(Clock())
+
+    class Held(CrossEncoderReranker):
+        def _load(self) -> HeldCrossEncoder:
+            return model
+
+    reranker = Held("held", Path)
+    texts = ["word " * WORDS_EACH] * 8
+    assert len(await reranker.rerank("query", texts, PLENTY_S)) == 8
+    model.hold, model.read = True, False
+    scores = await asyncio.wait_for(reranker.rerank("query", texts, 3.0), 30)
+    assert model.held.is_set()
+    assert FEWEST <= len(scores) < 8
+    model.let_go.set()
+    assert len(await reranker.rerank("query", texts, PLENTY_S)) == 8
+    await reranker.close()
 
 
 async def test_a_busy_time_ranks_fewer_and_ends(bench: Bench) -> None:

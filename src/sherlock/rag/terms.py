@@ -38,7 +38,7 @@ _TOKEN = regex.compile(
     """,
     regex.VERBOSE | regex.VERSION1,
 )
-# The same for text of ASCII alone, where none but the last case of `_TOKEN` arises, in less than half the time.
+# The same for text of ASCII alone, where none but its last case arises, in less than half the time.
 _ASCII_TOKEN = re.compile(r"[A-Za-z0-9_]+")
 # What else stands in most English text: quotes, dashes and the like, which end a word as a blank does.
 _TYPOGRAPHY = dict.fromkeys(

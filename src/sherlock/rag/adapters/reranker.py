@@ -30,10 +30,13 @@ if TYPE_CHECKING:
 MAX_TOKENS = 512
 """Query and text together; a longer text is cut, the query is kept whole."""
 MAX_QUERY_TOKENS = 128
-FEWEST = 4
-"""Below this many a new order means little, and the scores of the rest cannot be placed."""
+FEWEST = 2
+"""One score alone orders nothing."""
 BATCH_TOKENS = 512
-"""Padded; some 0.1 s on one core, which is how far a batch that was begun can overrun the budget there."""
+"""Padded; some 0.1 s on one core."""
+HAND_OVER = 0.95
+"""The part of the budget after which what has been read by then is handed over, also out of a batch that
+takes longer than expected; the rest of the time is for the way back."""
 FIRST_GUESS_S_PER_TOKEN = 0.00025
 """Until the warm-up has measured it."""
 WARM_UP_RUNS = 3
@@ -81,18 +84,26 @@ class CrossEncoderReranker:
             return []
         if self._closing.is_set():
             raise RerankerUnavailable("The reranker has been stopped.")
-        deadline = time.monotonic() + budget_s
+        time_s = HAND_OVER * budget_s
+        deadline = time.monotonic() + time_s
         abandoned = threading.Event()
+        scores: list[float] = []
+        reading = asyncio.get_running_loop().run_in_executor(
+            self._thread, self._rerank, query, list(texts), time_s, deadline, abandoned, scores
+        )
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._rerank, query, list(texts), budget_s, deadline, abandoned
-            )
+            async with asyncio.timeout(time_s):
+                await asyncio.shield(reading)
+        except TimeoutError:
+            reading.add_done_callback(_ended)
         except RerankerUnavailable:
             raise
         except Exception as error:  # ONNX Runtime, torch and the tokenizer share no error class
             raise RerankerUnavailable("The reranker failed.") from error
         finally:
             abandoned.set()  # a caller who went away leaves the thread to the next one
+        read = scores.copy()
+        return read if len(read) >= min(FEWEST, len(texts)) else []
 
     async def status(self) -> ComponentStatus:
         return self._model.status(self._name)
@@ -129,7 +140,9 @@ class CrossEncoderReranker:
         budget_s: float,
         deadline: float,
         abandoned: threading.Event,
-    ) -> list[float]:
+        scores: list[float],
+    ) -> None:
+        """Add to `scores`, batch by batch."""
         # The budget runs from the call, so time spent waiting for the thread or the first load is spent.
         if self._model.status(None).state != "ready":
             self._warm_up()
@@ -149,20 +162,16 @@ class CrossEncoderReranker:
             if left_s > budget_s / 2:  # it is the cost that is too high, not the wait that was too long
                 # What was measured in a busy moment must not switch reranking off for good.
                 self._cost_s = min(self._cost_s, max(self._cost_s * COST_MEMORY, self._least_cost_s))
-            return []
-        scores: list[float] = []
+            return
         for batch in _batches(encodings):
             if abandoned.is_set() or self._closing.is_set():
-                return []
-            # The fewest are worth a small overrun: without them all that was read is lost.
-            expected_s = sum(map(len, batch)) * self._cost_s if len(scores) >= FEWEST else 0.0
-            if scores and time.monotonic() + expected_s > deadline:
+                return
+            if time.monotonic() + _padded(batch) * self._cost_s > deadline:
                 break
             with model_time("reranker"):
                 logits, cost_s = _timed(model, batch)
             self._learn(cost_s)
             scores += map(_sigmoid, logits)
-        return scores if len(scores) >= min(FEWEST, len(texts)) else []
 
     def _learn(self, cost_s: float) -> None:
         counted_s = min(cost_s, LARGEST_RISE * self._cost_s)
@@ -266,11 +275,22 @@ def _cut(tokenizer: "Tokenizer", text: str, max_tokens: int) -> str:
     return text if len(ends) <= max_tokens else text[: ends[max_tokens - 1]]
 
 
+def _padded(batch: Sequence["Encoding"]) -> int:
+    """Tokens that a batch costs."""
+    return len(batch) * max(map(len, batch))
+
+
 def _timed(model: _CrossEncoder, batch: Sequence["Encoding"]) -> tuple[list[float], float]:
     """Logits, and seconds per padded token."""
     started = time.monotonic()
     logits = model.logits(batch)
-    return logits, (time.monotonic() - started) / (len(batch) * max(map(len, batch)))
+    return logits, (time.monotonic() - started) / _padded(batch)
+
+
+def _ended(reading: "asyncio.Future[None]") -> None:
+    """Look at the outcome that nobody waits for any more, or asyncio would complain."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _sigmoid(logit: float) -> float:

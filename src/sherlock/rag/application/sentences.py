@@ -31,10 +31,11 @@ class Span:
 
 def sentences(text: str) -> list[Span]:
     """In order; together they hold every character that is not blank."""
-    return [Span(start, end, words(text[start:end])) for start, end in _bounds(text)]
+    return [Span(start, end, words(text[start:end])) for start, end in sentence_bounds(text)]
 
 
-def _bounds(text: str) -> Iterator[tuple[int, int]]:
+def sentence_bounds(text: str) -> Iterator[tuple[int, int]]:
+    """Where each of the `sentences` starts and ends."""
     start = 0
     for match in SENTENCE_END.finditer(text):
         piece = text[start : match.end()]
