@@ -139,6 +139,21 @@ async def test_operators_bind_what_is_found_and_are_told(library: Library) -> No
         await library.search("-pump")
 
 
+async def test_a_name_that_no_encoder_knows_is_found_by_its_letters(library: Library) -> None:
+    class Astray(HashEmbedder):
+        """Takes every question for one about fruit."""
+
+        async def embed_query(self, text: str) -> Vector:
+            return await super().embed_query(FRUIT)
+
+    library.retriever = replace(library.retriever, embedder=Astray(64))
+    asked, looked_up = await library.search("what is KX-4471"), await library.search("KX-4471")
+    assert asked.results[0].candidate.text == FRUIT
+    assert looked_up.results[0].candidate.text == CODE
+    assert looked_up.stages == ("embed", "dense", "keyword", "lookup", "fuse")
+    assert (await library.search("KX-4471", alpha=1.0)).results[0].candidate.text == FRUIT
+
+
 async def test_what_is_excluded_is_not_searched_for(library: Library) -> None:
     plain, excluding = await library.search("oil valve"), await library.search("oil valve -rotor")
     scores = {result.candidate.chunk_id: result.score for result in plain.results}

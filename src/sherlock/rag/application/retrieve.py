@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from opentelemetry.trace import Span
 
 from sherlock.rag import instruments
-from sherlock.rag.application import spans
+from sherlock.rag.application import lookup, spans
 from sherlock.rag.application.best_part import PART_CHARS, best_parts
 from sherlock.rag.application.rewrite import Rewriter, is_follow_up
 from sherlock.rag.domain import ranking
@@ -87,7 +87,9 @@ class Retriever:
         query = replace(query, texts=await self._rewritten(query, trace))
         vectors = await self._embed(query, trace)
         found = await self._find(workspace_id, stores, query, vectors, operators, trace)
-        fused = ranking.fuse(found, query.options.alpha)
+        alpha = lookup.weight(query.options.alpha, query.texts)
+        trace.stages += ["lookup"] * (alpha != query.options.alpha)
+        fused = ranking.fuse(found, alpha)
         fused = ranking.distinct(ranking.reaching(query.options.score_threshold, fused))
         trace.stages.append("fuse")
         scores = await self._rerank(query, fused, trace)
