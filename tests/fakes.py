@@ -12,7 +12,14 @@ from typing import TypeVar
 
 from sherlock.rag import tracing
 from sherlock.rag.domain.correlation import UNKNOWN, Correlation
-from sherlock.rag.domain.errors import Conflict, InvalidRequest, LeaseLost, NotFound, VectorStoreExpired
+from sherlock.rag.domain.errors import (
+    Conflict,
+    InvalidRequest,
+    LeaseLost,
+    NotFound,
+    ReservationLost,
+    VectorStoreExpired,
+)
 from sherlock.rag.domain.models import (
     Attachment,
     Attributes,
@@ -31,6 +38,7 @@ from sherlock.rag.domain.models import (
     StoredFile,
     Unset,
     Upload,
+    UploadPart,
     VectorStore,
     VectorStoreChanges,
     VectorStoreFile,
@@ -86,14 +94,9 @@ class MemoryJob:
 
 
 @dataclass
-class MemoryObject:
-    """What an upload put, or puts, into the file store."""
-
-    workspace_id: WorkspaceId
-    upload_id: str
-    id: str
-    reserved_at: float
-    bytes: int | None = None
+class LooseObject:
+    due_at: float
+    going: bool = False
 
 
 @dataclass
@@ -109,9 +112,15 @@ class MemoryState:
     on_restart: "list[Callable[[MembershipKey, Status], None]]" = field(default_factory=list)
     """Told of a membership that starts over, and how it had ended."""
     uploads: dict[tuple[WorkspaceId, str], Upload] = field(default_factory=dict)
-    upload_objects: dict[FileKey, MemoryObject] = field(default_factory=dict)
+    parts: dict[FileKey, UploadPart] = field(default_factory=dict)
+    loose_objects: dict[FileKey, LooseObject] = field(default_factory=dict)
     job_ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     queued: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def end_reservation(self, key: FileKey) -> None:
+        if key not in self.loose_objects or self.loose_objects[key].going:
+            raise ReservationLost
+        del self.loose_objects[key]
 
     @property
     def jobs(self) -> dict[int, MemoryJob]:
@@ -175,10 +184,12 @@ class InMemoryCatalog:
     def __init__(self, state: MemoryState | None = None) -> None:
         self.state = state or MemoryState()
 
-    async def add_file(self, file: StoredFile) -> None:
+    async def add_file(self, file: StoredFile, *, reserved: bool = False) -> None:
         check_text(file.filename, "filename")
         if (file.workspace_id, file.id) in self.state.files:
             raise Conflict("A file with this id exists already.")
+        if reserved:
+            self.state.end_reservation((file.workspace_id, file.id))
         self.state.files[file.workspace_id, file.id] = file
 
     async def get_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
@@ -198,10 +209,11 @@ class InMemoryCatalog:
             k for k in self.state.memberships if (k[0], k[2]) == (workspace_id, file_id)
         )
         del self.state.files[workspace_id, file_id]
+        self.state.loose_objects[workspace_id, file_id] = LooseObject(time.monotonic(), going=True)
         return file
 
     async def recorded(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> set[str]:
-        known = self.state.files.keys() | self.state.upload_objects.keys()
+        known = self.state.files.keys() | self.state.parts.keys() | self.state.loose_objects.keys()
         return {id for id in object_ids if (workspace_id, id) in known}
 
     async def add_vector_store(

@@ -77,6 +77,7 @@ STATUSES: Mapping[type[errors.SherlockError], ErrorStatus] = {
     errors.DatabaseUnavailable: ErrorStatus(503, SERVER_ERROR, "database_unavailable"),
     errors.QueueFull: ErrorStatus(429, "rate_limit_error", "rate_limit_exceeded"),
     errors.FileStoreUnavailable: ErrorStatus(503, SERVER_ERROR, "storage_unavailable"),
+    errors.ReservationLost: ErrorStatus(503, SERVER_ERROR, "storage_unavailable"),
     errors.EmbedderUnavailable: ErrorStatus(503, SERVER_ERROR, "embedder_unavailable"),
     errors.RerankerUnavailable: ErrorStatus(503, SERVER_ERROR, "reranker_unavailable"),
     errors.MessagingUnavailable: ErrorStatus(503, SERVER_ERROR, "messaging_unavailable"),

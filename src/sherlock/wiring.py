@@ -49,8 +49,7 @@ log = logging.getLogger(__name__)
 
 MIGRATE_AGAIN_S = 2.0
 RECONCILE_EVERY_S = 6 * 3600.0
-UPLOAD_GRACE_S = 60.0
-"""Far longer than it takes from the last byte of an upload to its record."""
+RECONCILE_GRACE_S = 60.0
 REMOTE_CONTEXT_TOKENS = 6_000
 LOCAL_CONTEXT_TOKENS = 800
 """The packaged model loses facts in longer prompts."""
@@ -161,6 +160,7 @@ async def _rag(
     from sherlock.rag.adapters.postgres_file_batches import PostgresFileBatches
     from sherlock.rag.adapters.postgres_ingest_requests import PostgresIngestRequests
     from sherlock.rag.adapters.postgres_job_log import PostgresJobLog
+    from sherlock.rag.adapters.postgres_loose_objects import PostgresLooseObjects
     from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
     from sherlock.rag.adapters.postgres_reconciliation import PostgresReconciliation
     from sherlock.rag.adapters.postgres_responses import PostgresResponses
@@ -173,6 +173,7 @@ async def _rag(
     from sherlock.rag.application.ingest import Ingestor
     from sherlock.rag.application.jobs import Jobs
     from sherlock.rag.application.measured_embedder import MeasuredEmbedder
+    from sherlock.rag.application.objects import Objects
     from sherlock.rag.application.queue_limit import QueueLimit
     from sherlock.rag.application.reconcile import Reconciler
     from sherlock.rag.application.uploads import Uploads
@@ -206,11 +207,12 @@ async def _rag(
     checks["embedder"] = embedder.status
     if reranker is not None:
         checks["reranker"] = reranker.status
-    files = Files(catalog, file_store, settings.max_file_bytes)
+    objects = Objects(PostgresLooseObjects(database), file_store)
+    files = Files(catalog, file_store, objects, settings.max_file_bytes)
     uploads = Uploads(PostgresUploadRecords(database), files, file_store)
     responses = PostgresResponses(database)
     reconciler = Reconciler(
-        files, PostgresReconciliation(database), every_s=RECONCILE_EVERY_S, grace_s=UPLOAD_GRACE_S
+        files, PostgresReconciliation(database), every_s=RECONCILE_EVERY_S, grace_s=RECONCILE_GRACE_S
     )
     checks["file_store"] = reconciler.file_store_status
     return Rag(
@@ -233,7 +235,7 @@ async def _rag(
         ingest_requests=ingest_requests,
         response_store=responses,
         jobs=Jobs(PostgresJobLog(database), catalog),
-        housekeeper=Housekeeper(catalog, file_store, uploads, responses, ingest_requests, index),
+        housekeeper=Housekeeper(catalog, file_store, uploads, responses, ingest_requests, index, objects),
         reconciler=reconciler,
         activity=Activity(queue),
     )

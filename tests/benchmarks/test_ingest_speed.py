@@ -30,11 +30,13 @@ from sherlock.rag.adapters.local_files import LocalFileStore
 from sherlock.rag.adapters.pgvector import PgvectorIndex
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
+from sherlock.rag.adapters.postgres_loose_objects import PostgresLooseObjects
 from sherlock.rag.adapters.postgres_queue import PostgresIngestQueue
 from sherlock.rag.adapters.reading_process import ProcessReader
 from sherlock.rag.application import spans
 from sherlock.rag.application.files import Files
 from sherlock.rag.application.ingest import Ingestor
+from sherlock.rag.application.objects import Objects
 from sherlock.rag.application.vector_stores import VectorStores
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
@@ -190,7 +192,8 @@ class Bench:
         self.index = PgvectorIndex(database)
         self.queue = PostgresIngestQueue(database)
         self.store = LocalFileStore(folder / "files")
-        self.files = Files(self.catalog, self.store, 1 << 30)
+        objects = Objects(PostgresLooseObjects(database), self.store)
+        self.files = Files(self.catalog, self.store, objects, 1 << 30)
         self.stores = VectorStores(self.catalog, self.index, embedder, CHUNKING)
         self.reader = ProcessReader(memory_bytes=1 << 30, timeout_s=900)
         self.ingestor = Ingestor(self.store, self.index, self.watched, self.reader)

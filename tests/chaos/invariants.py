@@ -10,14 +10,22 @@ from tests.chaos.messages import Messages
 from tests.chaos.plant import Plant
 from tests.chaos.users import Ingest
 
+from sherlock.rag.application.objects import HELD_S, TRY_AGAIN_S
+
 SETTLED_WITHIN_S = 90.0
 """After the last disturbance. A job that was given back again and again waits up to a minute for its turn."""
+
+TIDY_WITHIN_S = HELD_S + TRY_AGAIN_S + 60.0
+"""After the last kill: a reservation runs out, perhaps a removal fails once, and housekeepers come round."""
 
 Key = tuple[str, str]
 """Vector store and file."""
 
 _OPEN_JOBS = "select count(*) from ingest_jobs where state in ('waiting', 'running')"
 _OWED = "select count(*) from ingest_requests where published_at is null"
+
+_PARTS = "select count(*) from upload_objects"
+_LOOSE = "select count(*) from loose_objects"
 
 # Everything that search finds of a file, but for numbers that every ingest makes anew: texts, offsets, pages,
 # headings, the vector of each window, and the terms with their weights.
@@ -42,7 +50,8 @@ _WRONG = {
     "staged chunks left over": "select count(*) from ingest_chunks",
     "jobs without an end": _OPEN_JOBS,
     "results owed for messages": _OWED,
-    "left-over objects of uploads": "select count(*) from upload_objects",
+    "left-over parts of uploads": _PARTS,
+    "objects of nobody": _LOOSE,
     "chunks of a file that is not completed": """
         select count(*) from knowledge_chunks c
         left join vector_store_files m using (workspace_id, vector_store_id, file_id)
@@ -94,6 +103,15 @@ def wait_until_quiet(plant: Plant, within_s: float = SETTLED_WITHIN_S) -> float:
     while (left := plant.database.rows(open_ones)[0]) != (0, 0):
         assert time.monotonic() < began + within_s, f"stuck: {left} jobs and results after {within_s} s"
         time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def wait_until_tidy(plant: Plant) -> float:
+    """Until workers have removed by themselves all that belongs to no file; seconds that took."""
+    began = time.monotonic()
+    while (left := plant.database.rows(f"select ({_PARTS}), ({_LOOSE})")[0]) != (0, 0):
+        assert time.monotonic() < began + TIDY_WITHIN_S, f"left: {left} parts and objects of nobody"
+        time.sleep(0.5)
     return time.monotonic() - began
 
 

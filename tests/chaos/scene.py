@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.corpus import Document
-from tests.chaos.invariants import fingerprints, violations, wait_until_quiet
+from tests.chaos.invariants import fingerprints, violations, wait_until_quiet, wait_until_tidy
 from tests.chaos.messages import Messages, messages
 from tests.chaos.plant import Plant, plant
 from tests.chaos.users import Ingest, Users
-
-from sherlock.config import Settings
-from sherlock.wiring import open_services
 
 REDELIVERED_S = 90.0
 """Three times the broker's patience."""
@@ -39,49 +36,37 @@ class Scene:
     def new_store(self) -> str:
         return self.plant.deployment.client().vector_stores.create().id
 
-    def check(self) -> None:
-        """All that the invariants say, once everything is quiet."""
+    def check(self, *, hurry: bool = False) -> None:
+        """All that the invariants say, once everything is quiet and workers have tidied up.
+
+        In a `hurry` the reservations of killed uploads run out at once, not after minutes.
+        """
         self.plant.deployment.wait_until_ready([self.plant.api])
         # What a killed process had taken and not settled is delivered again when the broker's patience ends.
         deadline = time.monotonic() + REDELIVERED_S
         while self.messages.waiting() and time.monotonic() < deadline:
             time.sleep(0.2)
         settled_s = wait_until_quiet(self.plant)
-        unknown, reserved, orphans = self._tidy()
+        unknown = self._delete_unknown()
+        [(loose,)] = self.plant.database.rows("select count(*) from loose_objects")
+        if hurry:
+            self.plant.database.rows("update loose_objects set due_at = now() returning 1")
+        tidy_s = wait_until_tidy(self.plant)
         broken = violations(self.plant, self.ingests, self.reference, self.messages, self.refused)
         print(
-            f"{len(self.ingests)} ingests: quiet {settled_s:.1f} s after the last one ended; tidied up: "
-            f"{unknown} files of lost answers, {reserved} reserved parts, {orphans} unrecorded objects; "
-            f"broken: {broken}"
+            f"{len(self.ingests)} ingests: quiet {settled_s:.1f} s after the last one ended; {unknown} files "
+            f"of lost answers deleted; {loose} objects of nobody gone after {tidy_s:.1f} s; broken: {broken}"
         )
         assert broken == []
 
-    def _tidy(self) -> tuple[int, int, int]:
-        """Do what users, time and operators do about what was killed half way; how much of each it was.
-
-        A file whose upload was never answered is whole and listed, and its user may delete it. An object that
-        was reserved for a part is on record, and goes after a day. Bytes that were stored when the API was
-        killed before it wrote their record are what `sherlock gc` is for.
-        """
+    def _delete_unknown(self) -> int:
+        """A file whose upload was never answered is whole and listed; its user may delete it. How many."""
         client = self.plant.deployment.client()
         attached = {row[0] for row in self.plant.database.rows("select file_id from vector_store_files")}
         unknown = [file.id for file in client.files.list() if file.id not in attached]
         for file_id in unknown:
             client.files.delete(file_id)
-        a_day_passes = "update upload_objects set created_at = created_at - interval '25 hours' returning 1"
-        reserved = self.plant.database.rows(a_day_passes)
-        settings = {
-            name.removeprefix("SHERLOCK_").lower(): value
-            for name, value in self.plant.deployment.environ.items()
-            if name.startswith("SHERLOCK_")
-        }
-
-        async def sweep() -> int:
-            async with open_services(Settings(**settings)) as services:  # type: ignore[arg-type]
-                await services.require_rag().housekeeper.run_once()
-                return await services.require_rag().files.sweep(grace_s=0)
-
-        return len(unknown), len(reserved), self.plant.background.run(sweep())
+        return len(unknown)
 
 
 @contextmanager

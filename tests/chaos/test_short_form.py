@@ -27,4 +27,4 @@ def test_a_little_of_everything(folder: Path, seed: int) -> None:
         for outage in OUTAGES_IN_SHORT:
             interrupt(at, outage, 0.5, ingests=2)
         kill_at_random(at, kills=4, ingests=8)
-        at.check()
+        at.check(hurry=True)

@@ -13,10 +13,12 @@ from sherlock.rag.adapters.pgvector import PgvectorIndex
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
 from sherlock.rag.adapters.postgres_ingest_requests import PostgresIngestRequests
+from sherlock.rag.adapters.postgres_loose_objects import PostgresLooseObjects
 from sherlock.rag.adapters.postgres_responses import PostgresResponses
 from sherlock.rag.adapters.postgres_uploads import PostgresUploadRecords
 from sherlock.rag.application.files import Files
 from sherlock.rag.application.housekeeping import Housekeeper
+from sherlock.rag.application.objects import Objects
 from sherlock.rag.application.uploads import Uploads
 from sherlock.rag.domain.errors import NotFound, VectorStoreExpired
 from sherlock.rag.domain.models import StoredFile, VectorStore, WorkspaceId
@@ -31,7 +33,8 @@ async def test_they_clear_away_what_has_expired_and_nothing_else(
     database: Database, workspace: WorkspaceId, caplog: pytest.LogCaptureFixture
 ) -> None:
     catalog, blobs = PostgresCatalog(database), InMemoryFileStore()
-    uploads = Uploads(PostgresUploadRecords(database), Files(catalog, blobs, 1000), blobs)
+    objects = Objects(PostgresLooseObjects(database), blobs)
+    uploads = Uploads(PostgresUploadRecords(database), Files(catalog, blobs, objects, 1000), blobs)
     files = [a_file(workspace) for _ in range(40)]
     for file in files:
         await catalog.add_file(file)
@@ -48,7 +51,7 @@ async def test_they_clear_away_what_has_expired_and_nothing_else(
 
     async def keep_house() -> None:
         while await Housekeeper(
-            catalog, blobs, uploads, responses, requests, PgvectorIndex(database)
+            catalog, blobs, uploads, responses, requests, PgvectorIndex(database), objects
         ).run_once():
             pass
 

@@ -1,14 +1,20 @@
-"""A server that is killed while it puts the parts of an upload together."""
+"""A server that is killed while it stores a file."""
 
+import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import asyncpg
 import openai
 import pytest
 from tests.integration.processes import Deployment, deployment, rows
+
+from sherlock.embedded import open_embedded
+from sherlock.rag.application.objects import HELD_S
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -75,12 +81,65 @@ async def test_a_killed_completion_can_be_repeated_and_leaves_nothing(running: D
     assert [file.id for file in client.files.list()] == [completed.file.id]
     assert objects(running) == {completed.file.id}
 
-    # What the killed attempt had reserved is on record, and goes when it is too old to be anybody's.
-    [(left,)] = await rows(running, "select id from upload_objects")
+    # What the killed attempt had reserved is on record, and goes when nobody renews it.
+    [(left,)] = await rows(running, "select id from loose_objects")
     assert str(left).startswith("file-")
-    await rows(running, "update upload_objects set created_at = now() - interval '25 hours'")
-    with running.running("worker"):
-        deadline = time.monotonic() + 30
-        while await rows(running, "select id from upload_objects"):
-            assert time.monotonic() < deadline, "it is never removed"
+    await tidied_up(running)
     assert objects(running) == {completed.file.id}
+
+
+async def test_an_api_killed_between_the_bytes_and_the_record_leaves_nothing(running: Deployment) -> None:
+    api = running.start("serve")
+    running.wait_until_ready([api])
+    client = running.client()
+    kept = client.files.create(file=("kept.txt", b"kept"), purpose="user_data")
+    async with owner(running) as connection:
+        # Files can be listed and objects reserved, but no file is added.
+        holding = connection.transaction()
+        await holding.start()
+        await connection.execute("lock table knowledge_files in share mode")
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(client.files.create, file=("a.txt", b"text"), purpose="user_data")
+            deadline = time.monotonic() + 60
+            while objects(running) == {kept.id}:
+                assert time.monotonic() < deadline, "the bytes are never stored"
+                await asyncio.sleep(0.01)
+            api.kill()
+            with pytest.raises(openai.APIConnectionError):
+                sending.result()
+        await holding.rollback()
+
+    [left] = objects(running) - {kept.id}
+    [(reserved, life_s, going)] = await rows(
+        running, "select id, extract(epoch from due_at - now())::float8, going from loose_objects"
+    )
+    assert (reserved, going) == (left, False)
+    assert isinstance(life_s, float)
+    assert life_s <= HELD_S
+    await tidied_up(running)
+    assert objects(running) == {kept.id}
+
+    api = running.start("serve")
+    running.wait_until_ready([api])
+    assert [file.id for file in client.files.list()] == [kept.id]
+
+
+async def tidied_up(running: Deployment) -> None:
+    """When the reservations have run out a worker removes what was reserved, by itself."""
+    await rows(running, "update loose_objects set due_at = now()")
+    with running.running("worker"):
+        deadline = time.monotonic() + 60
+        while await rows(running, "select id from loose_objects"):
+            assert time.monotonic() < deadline, "it is never removed"
+
+
+@asynccontextmanager
+async def owner(running: Deployment) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """A connection of the embedded database's owner."""
+    async with await open_embedded(Path(running.environ["SHERLOCK_DATA_DIR"])) as postgres:
+        connection = await asyncpg.connect(postgres.owner_url)
+        try:
+            await connection.execute("set search_path = sherlock, public")
+            yield connection
+        finally:
+            await connection.close()

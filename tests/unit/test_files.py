@@ -9,11 +9,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes import InMemoryCatalog, MemoryObject
+from tests.fakes import InMemoryCatalog
 from tests.fakes_files import InMemoryFileStore
+from tests.fakes_objects import InMemoryLooseObjects
 
 from sherlock.rag.application import files as files_module
 from sherlock.rag.application.files import Files, UploadDetails, clean_filename
+from sherlock.rag.application.objects import Objects
 from sherlock.rag.domain.errors import (
     DatabaseUnavailable,
     FileStoreUnavailable,
@@ -22,25 +24,33 @@ from sherlock.rag.domain.errors import (
     NotFound,
     UnsupportedFileType,
 )
-from sherlock.rag.domain.models import PageRequest, Purpose, StoredFile, WorkspaceId
+from sherlock.rag.domain.models import PageRequest, Purpose, StoredFile, UploadPart, WorkspaceId
 
 HERE, ELSEWHERE = WorkspaceId("here"), WorkspaceId("elsewhere")
 
 
 class FailingCatalog(InMemoryCatalog):
-    """Its database goes down when a file is to be recorded; `stays_down` for what follows too."""
+    """Its database goes down when a file is to be recorded: before that is written, or just after."""
 
-    def __init__(self, *, stays_down: bool) -> None:
+    def __init__(self, *, written: bool, stays_down: bool) -> None:
         super().__init__()
-        self.stays_down = stays_down
+        self.written, self.stays_down = written, stays_down
+        self.loose = InMemoryLooseObjects(self.state)
 
-    async def add_file(self, file: StoredFile) -> None:
+    async def add_file(self, file: StoredFile, *, reserved: bool = False) -> None:
+        if self.written:
+            await super().add_file(file, reserved=reserved)
+        self.loose.down = self.stays_down
         raise DatabaseUnavailable
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
         if self.stays_down:
             raise DatabaseUnavailable
         return await super().delete_file(workspace_id, file_id)
+
+
+def files_over(catalog: InMemoryCatalog, store: InMemoryFileStore) -> Files:
+    return Files(catalog, store, Objects(InMemoryLooseObjects(catalog.state), store), max_file_bytes=1000)
 
 
 @pytest.fixture
@@ -55,7 +65,7 @@ def store() -> InMemoryFileStore:
 
 @pytest.fixture
 def files(catalog: InMemoryCatalog, store: InMemoryFileStore) -> Files:
-    return Files(catalog, store, max_file_bytes=1000)
+    return files_over(catalog, store)
 
 
 async def stream(*pieces: bytes) -> AsyncIterator[bytes]:
@@ -170,18 +180,25 @@ async def test_wrong_details_leave_nothing(files: Files, store: InMemoryFileStor
     assert store.blobs == {}
 
 
-async def test_a_record_that_fails_takes_the_bytes_along(store: InMemoryFileStore):
-    files = Files(FailingCatalog(stays_down=False), store, 1000)
+@pytest.mark.parametrize("written", [False, True])
+async def test_a_record_that_fails_takes_the_bytes_along(store: InMemoryFileStore, written: bool):
+    catalog = FailingCatalog(written=written, stays_down=False)
     with pytest.raises(DatabaseUnavailable):
-        await files.upload(HERE, "a.txt", stream(b"x"), details())
-    assert store.blobs == {}
+        await Files(catalog, store, Objects(catalog.loose, store), 1000).upload(
+            HERE, "a.txt", stream(b"x"), details()
+        )
+    assert (store.blobs, catalog.state.files, catalog.state.loose_objects) == ({}, {}, {})
 
 
-async def test_bytes_stay_when_a_record_may_point_at_them(store: InMemoryFileStore):
-    files = Files(FailingCatalog(stays_down=True), store, 1000)
+@pytest.mark.parametrize("written", [False, True])
+async def test_bytes_stay_when_a_record_may_point_at_them(store: InMemoryFileStore, written: bool):
+    catalog = FailingCatalog(written=written, stays_down=True)
+    files = Files(catalog, store, Objects(catalog.loose, store), 1000)
     with pytest.raises(DatabaseUnavailable):
         await files.upload(HERE, "a.txt", stream(b"x"), details())
     assert [*store.blobs.values()] == [b"x"]
+    assert await files.orphans() == []
+    assert [len(catalog.state.files), len(catalog.state.loose_objects)] == [written, not written]
 
 
 async def test_nothing_is_recorded_when_the_store_is_down(files: Files, store: InMemoryFileStore):
@@ -209,23 +226,22 @@ async def test_workspaces_see_their_own_files_only(files: Files):
     assert await files.get(HERE, file.id) == file
 
 
-async def test_bytes_that_could_not_be_removed_are_swept(files: Files, store: InMemoryFileStore):
+async def test_bytes_of_a_record_that_was_lost_are_swept(
+    files: Files, catalog: InMemoryCatalog, store: InMemoryFileStore
+):
     kept = await files.upload(HERE, "kept.txt", stream(b"kept"), details())
     gone = await files.upload(HERE, "gone.txt", stream(b"gone"), details())
-    store.down = True
-    await files.delete(HERE, gone.id)
-    store.down = False
-    assert {*store.blobs} == {kept.blob_key, gone.blob_key}
+    del catalog.state.files[HERE, gone.id]
     assert await files.sweep(grace_s=0) == 1
     assert {*store.blobs} == {kept.blob_key}
     assert await files.sweep(grace_s=0) == 0
 
 
-async def test_an_upload_that_goes_on_is_not_swept(
+async def test_what_gets_a_record_meanwhile_is_not_swept(
     files: Files, catalog: InMemoryCatalog, store: InMemoryFileStore, monkeypatch: pytest.MonkeyPatch
 ):
     file = await files.upload(HERE, "a.txt", stream(b"x"), details())
-    del catalog.state.files[HERE, file.id]  # as between the bytes and the record
+    del catalog.state.files[HERE, file.id]
     graces = []
 
     async def grace(seconds: float) -> None:
@@ -254,7 +270,7 @@ async def test_a_sweep_asks_for_pages_of_files_and_not_for_each(store: InMemoryF
             return await super().recorded(workspace_id, object_ids)
 
     catalog = Watched()
-    files = Files(catalog, store, max_file_bytes=1000)
+    files = files_over(catalog, store)
     for _ in range(30):
         await files.upload(HERE, "a.txt", stream(b"x"), details())
     await files.upload(ELSEWHERE, "a.txt", stream(b"x"), details())
@@ -270,7 +286,7 @@ async def test_parts_of_uploads_are_swept_when_no_record_tells_of_them(
 ):
     part, lost = ("part_" + digit * 24 for digit in "01")
     store.blobs = {f"{HERE}/{part}": b"x", f"{HERE}/{lost}": b"x"}
-    catalog.state.upload_objects[HERE, part] = MemoryObject(HERE, "upload_1", part, reserved_at=0)
+    catalog.state.parts[HERE, part] = UploadPart(part, HERE, "upload_1", 1, 0)
     assert await files.orphans() == [f"{HERE}/{lost}"]
     assert await files.sweep(grace_s=0) == 1
     assert {*store.blobs} == {f"{HERE}/{part}"}

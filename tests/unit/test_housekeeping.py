@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import InMemoryCatalog, MemoryState
 from tests.fakes_files import InMemoryFileStore
 from tests.fakes_index import InMemoryChunkIndex
+from tests.fakes_objects import InMemoryLooseObjects
 from tests.fakes_requests import InMemoryIngestRequests
 from tests.fakes_responses import InMemoryResponses
 from tests.fakes_uploads import InMemoryUploadRecords
@@ -18,6 +19,7 @@ from sherlock.rag.adapters.hash_embedder import HashEmbedder
 from sherlock.rag.application import housekeeping
 from sherlock.rag.application.files import Files, UploadDetails
 from sherlock.rag.application.housekeeping import Duty, Housekeeper
+from sherlock.rag.application.objects import Objects
 from sherlock.rag.application.uploads import Uploads
 from sherlock.rag.domain.errors import FileStoreUnavailable
 from sherlock.rag.domain.messages import IngestRequest
@@ -40,13 +42,14 @@ class Bench:
     def __init__(self) -> None:
         self.state = MemoryState()
         self.catalog, self.store = InMemoryCatalog(self.state), InMemoryFileStore()
-        self.files = Files(self.catalog, self.store, max_file_bytes=1000)
+        self.objects = Objects(InMemoryLooseObjects(self.state), self.store)
+        self.files = Files(self.catalog, self.store, self.objects, max_file_bytes=1000)
         self.uploads = Uploads(InMemoryUploadRecords(self.state), self.files, self.store)
         self.responses = InMemoryResponses()
         self.requests = InMemoryIngestRequests(self.state)
         self.index = InMemoryChunkIndex(self.state)
         self.housekeeper = Housekeeper(
-            self.catalog, self.store, self.uploads, self.responses, self.requests, self.index
+            self.catalog, self.store, self.uploads, self.responses, self.requests, self.index, self.objects
         )
 
     async def add_file(self, workspace: WorkspaceId = HERE, *, expired: bool = True) -> StoredFile:
@@ -137,6 +140,29 @@ async def test_left_over_parts_and_old_uploads_go(bench: Bench) -> None:
     assert bench.state.uploads == {}
 
 
+async def test_deleted_files_go_when_the_file_store_is_back(bench: Bench) -> None:
+    stuck, kept = [await bench.add_file(expired=False) for _ in range(2)]
+    bench.store.down = True
+    await bench.files.delete(HERE, stuck.id)
+    await bench.housekeeper.run_once()
+    assert {*bench.store.blobs} == {stuck.blob_key, kept.blob_key}
+    bench.store.down = False
+    await bench.housekeeper.run_once()
+    assert len(bench.store.blobs) == 2, "not every round tries again"
+    bench.state.loose_objects[HERE, stuck.id].due_at = 0  # a minute passes
+    await bench.housekeeper.run_once()
+    assert ({*bench.store.blobs}, bench.state.loose_objects) == ({kept.blob_key}, {})
+
+
+async def test_what_a_killed_upload_stored_goes_when_its_time_is_up(bench: Bench) -> None:
+    for id, for_s in (("file-killed", 0.0), ("file-alive", 60.0)):
+        await bench.objects.loose.reserve(HERE, id, for_s)
+        bench.store.blobs[f"{HERE}/{id}"] = b"text"
+    await bench.housekeeper.run_once()
+    assert {*bench.store.blobs} == {f"{HERE}/file-alive"}
+    assert {*bench.state.loose_objects} == {(HERE, "file-alive")}
+
+
 async def test_much_is_done_in_small_rounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "BATCH", 3)
     bench.let_pass(*[await bench.add_file() for _ in range(7)])
@@ -220,7 +246,13 @@ async def test_a_duty_that_fails_stops_no_other(bench: Bench, caplog: pytest.Log
     bench.let_pass(await bench.add_file())
     with caplog.at_level(logging.WARNING):
         assert not await Faulty(
-            bench.catalog, bench.store, bench.uploads, bench.responses, bench.requests, bench.index
+            bench.catalog,
+            bench.store,
+            bench.uploads,
+            bench.responses,
+            bench.requests,
+            bench.index,
+            bench.objects,
         ).run_once()
     assert bench.state.files == {}
     [record] = caplog.records

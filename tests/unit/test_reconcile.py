@@ -10,11 +10,13 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.fakes import InMemoryCatalog, MemoryState
 from tests.fakes_files import InMemoryFileStore
+from tests.fakes_objects import InMemoryLooseObjects
 from tests.fakes_reconciling import InMemoryReconciliation
 
 from sherlock.rag import instruments
 from sherlock.rag.application import reconcile
 from sherlock.rag.application.files import Files, UploadDetails, new_file_id
+from sherlock.rag.application.objects import Objects
 from sherlock.rag.application.reconcile import Reconciler
 from sherlock.rag.domain.errors import FileStoreUnavailable
 from sherlock.rag.domain.models import Orphans, StoredFile, WorkspaceId
@@ -27,7 +29,8 @@ class Bench:
     def __init__(self) -> None:
         state = MemoryState()
         self.store, self.catalog = InMemoryFileStore(), InMemoryCatalog(state)
-        self.files = Files(self.catalog, self.store, max_file_bytes=1000)
+        objects = Objects(InMemoryLooseObjects(state), self.store)
+        self.files = Files(self.catalog, self.store, objects, max_file_bytes=1000)
         self.records = InMemoryReconciliation(state)
         self.reconciler = Reconciler(self.files, self.records, every_s=3600, grace_s=0.01)
 
@@ -99,13 +102,22 @@ async def test_it_looks_again_only_when_it_is_time(bench: Bench) -> None:
     assert await replace(bench.reconciler, every_s=0).run_if_due() == Orphans(1, 0)
 
 
-async def test_an_upload_that_is_just_ending_is_no_orphan(bench: Bench) -> None:
-    file = await bench.add_file()
-    await bench.catalog.delete_file(HERE, file.id)  # its bytes are stored, its record is to come
+async def test_what_was_removed_while_it_was_listed_is_no_orphan(bench: Bench) -> None:
+    gone = bench.leave_bytes()
+    bench.leave_bytes()
     looking = asyncio.ensure_future(replace(bench.reconciler, grace_s=0.2).run_if_due())
     await asyncio.sleep(0.05)
-    await bench.catalog.add_file(file)
-    assert await looking == Orphans(0, 0)
+    await bench.store.delete(gone)
+    assert await looking == Orphans(1, 0)
+
+
+async def test_what_is_deleted_while_the_file_store_is_down_is_no_drift(bench: Bench) -> None:
+    file = await bench.add_file()
+    bench.store.down = True
+    await bench.files.delete(HERE, file.id)
+    bench.store.down = False
+    assert {*bench.store.blobs} == {file.blob_key}
+    assert await bench.reconciler.run_if_due() == Orphans(0, 0)
 
 
 async def test_a_file_deleted_or_uploaded_meanwhile_is_not_missing(

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes import InMemoryCatalog, MemoryState
 from tests.fakes_files import InMemoryFileStore
+from tests.fakes_objects import InMemoryLooseObjects
 from tests.fakes_uploads import InMemoryUploadRecords
 
 from sherlock.rag.adapters.local_files import LocalFileStore
 from sherlock.rag.application import uploads as uploads_module
 from sherlock.rag.application.files import Files
+from sherlock.rag.application.objects import Objects
 from sherlock.rag.application.uploads import MAX_PART_BYTES, Uploads
 from sherlock.rag.domain.errors import (
     DatabaseUnavailable,
@@ -72,7 +74,8 @@ class Bench:
     store: SlowFileStore = field(default_factory=SlowFileStore)
 
     def __post_init__(self) -> None:
-        self.files = Files(InMemoryCatalog(self.state), self.store, max_file_bytes=1000)
+        self.objects = Objects(InMemoryLooseObjects(self.state), self.store)
+        self.files = Files(InMemoryCatalog(self.state), self.store, self.objects, max_file_bytes=1000)
         self.records = FlakyRecords(self.state)
         self.uploads = Uploads(self.records, self.files, self.store)
 
@@ -118,7 +121,7 @@ async def test_parts_become_a_file_in_the_order_asked(bench: Bench) -> None:
     assert completed.file.sha256 == hashlib.sha256(b"hello world").hexdigest()
     assert await bench.content(completed.file) == b"hello world"
     assert {*bench.store.blobs} == {completed.file.blob_key}, "the parts are gone"
-    assert bench.state.upload_objects == {}
+    assert (bench.state.parts, bench.state.loose_objects) == ({}, {})
     assert unused.bytes == 11
 
 
@@ -164,7 +167,7 @@ async def test_a_part_is_bounded_while_it_comes(bench: Bench, monkeypatch: pytes
     with pytest.raises(FileTooLarge) as refused:
         await bench.uploads.add_part(HERE, upload.id, data())
     assert (refused.value.param, read) == ("data", 120)
-    assert (bench.store.blobs, bench.state.upload_objects) == ({}, {})
+    assert (bench.store.blobs, bench.state.parts, bench.state.loose_objects) == ({}, {}, {})
     assert (await bench.add(upload, b"x" * 100)).bytes == 100
 
 
@@ -246,7 +249,9 @@ async def test_one_that_reads_parts_while_another_removes_them_gets_the_same_fil
     await bench.store.begun.wait()
     quick_store = InMemoryFileStore()
     quick_store.blobs = bench.store.blobs
-    quick = Uploads(bench.records, Files(InMemoryCatalog(bench.state), quick_store, 1000), quick_store)
+    objects = Objects(bench.objects.loose, quick_store)
+    quick_files = Files(InMemoryCatalog(bench.state), quick_store, objects, 1000)
+    quick = Uploads(bench.records, quick_files, quick_store)
     completed = await quick.complete(HERE, upload.id, ids)
     bench.store.go_on.set()
     assert await slow == completed
@@ -257,7 +262,7 @@ async def test_cancelling_removes_the_parts(bench: Bench) -> None:
     upload = await bench.create(6)
     part = await bench.add(upload, b"one")
     assert (await bench.uploads.cancel(HERE, upload.id)).status == "cancelled"
-    assert (bench.store.blobs, bench.state.upload_objects) == ({}, {})
+    assert (bench.store.blobs, bench.state.parts, bench.state.loose_objects) == ({}, {}, {})
     assert (await bench.uploads.cancel(HERE, upload.id)).status == "cancelled"
     with pytest.raises(UploadNotPending, match="cancelled"):
         await bench.uploads.complete(HERE, upload.id, [part.id])
@@ -273,7 +278,7 @@ async def test_a_part_that_comes_while_the_upload_is_cancelled_is_not_kept(bench
 
     with pytest.raises(UploadNotPending):
         await bench.uploads.add_part(HERE, upload.id, data())
-    assert (bench.store.blobs, bench.state.upload_objects) == ({}, {})
+    assert (bench.store.blobs, bench.state.parts, bench.state.loose_objects) == ({}, {}, {})
 
 
 async def test_a_client_that_leaves_leaves_nothing(bench: Bench) -> None:
@@ -290,7 +295,7 @@ async def test_a_client_that_leaves_leaves_nothing(bench: Bench) -> None:
     adding.cancel()
     with pytest.raises(asyncio.CancelledError):
         await adding
-    assert (bench.store.blobs, bench.state.upload_objects) == ({}, {})
+    assert (bench.store.blobs, bench.state.parts, bench.state.loose_objects) == ({}, {}, {})
 
 
 async def test_what_the_file_store_keeps_while_it_is_down_is_removed_later(bench: Bench) -> None:
@@ -307,6 +312,7 @@ async def test_what_the_file_store_keeps_while_it_is_down_is_removed_later(bench
     assert await bench.files.orphans() == [], "it is on record"
     assert await bench.uploads.remove_left_over(100) == 1
     assert bench.store.blobs == {}
+    assert len(bench.state.loose_objects) == 2, "what was refused may be stored yet"
     assert await bench.uploads.remove_left_over(100) == 0
 
 
@@ -324,11 +330,9 @@ async def test_a_completion_whose_outcome_nobody_knows_can_be_asked_for_again(
     completed = await bench.uploads.complete(HERE, upload.id, [part.id])
     assert await bench.content(completed.file) == b"one"
     assert len(bench.state.files) == 1
-    for reserved in bench.state.upload_objects.values():
-        reserved.reserved_at = 0
     await bench.uploads.remove_left_over(100)
     assert {*bench.store.blobs} == {file.blob_key for file in bench.state.files.values()}
-    assert bench.state.upload_objects == {}
+    assert (bench.state.parts, bench.state.loose_objects) == ({}, {})
 
 
 async def test_a_part_whose_bytes_are_lost_can_be_sent_again(bench: Bench) -> None:
@@ -368,9 +372,9 @@ async def test_an_upload_expires_and_is_forgotten(bench: Bench) -> None:
 async def test_the_largest_part_passes_in_bounded_memory(tmp_path: Path) -> None:
     store: FileStore = LocalFileStore(tmp_path)
     state = MemoryState()
-    uploads = Uploads(
-        InMemoryUploadRecords(state), Files(InMemoryCatalog(state), store, MAX_PART_BYTES), store
-    )
+    objects = Objects(InMemoryLooseObjects(state), store)
+    files = Files(InMemoryCatalog(state), store, objects, MAX_PART_BYTES)
+    uploads = Uploads(InMemoryUploadRecords(state), files, store)
     upload = await uploads.create(HERE, filename="a", purpose="batch", size=MAX_PART_BYTES)
     block = os.urandom(1 << 18)
 

@@ -22,12 +22,11 @@ from sqlalchemy.sql.elements import TextClause
 from sherlock.rag import tracing
 from sherlock.rag.adapters.postgres import INGEST_CHANNEL, WAKE_WORKERS, Database, check_id, storable
 from sherlock.rag.adapters.postgres_files import (
-    ADD_FILE,
     FILE_COLUMNS,
     FILES,
     GET_FILE,
     UNEXPIRED,
-    file_values,
+    insert_file,
     stored_file,
 )
 from sherlock.rag.domain.errors import (
@@ -102,8 +101,16 @@ _STORES_OF_FILE = text("""
     where workspace_id = :workspace_id and file_id = :file_id order by store_no
 """)
 
+# From here on the file's object belongs to nothing, and goes.
 _DELETE_FILE = text(f"""
-    delete from knowledge_files where workspace_id = :workspace_id and id = :id returning {FILE_COLUMNS}
+    with deleted as (
+        delete from knowledge_files where workspace_id = :workspace_id and id = :id returning {FILE_COLUMNS}
+    ), loose as (
+        insert into loose_objects (workspace_id, id, due_at, going)
+        select workspace_id, id, now(), true from deleted
+        on conflict (workspace_id, id) do update set going = true
+    )
+    select {FILE_COLUMNS} from deleted
 """)
 
 # Whatever the file store may hold of a workspace.
@@ -111,6 +118,8 @@ _RECORDED = text("""
     select id from knowledge_files where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
     union all
     select id from upload_objects where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
+    union all
+    select id from loose_objects where workspace_id = :workspace_id and id = any(CAST(:ids AS text[]))
 """)
 
 _EXPIRED_FILES = text(f"""
@@ -402,11 +411,11 @@ class PostgresCatalog:
 
     # ── files ──
 
-    async def add_file(self, file: StoredFile) -> None:
+    async def add_file(self, file: StoredFile, *, reserved: bool = False) -> None:
         _storable(file.filename, "filename")
         try:
             async with self._database.transaction() as connection:
-                await connection.execute(ADD_FILE, file_values(file))
+                await insert_file(connection, file, reserved=reserved)
         except IntegrityError as error:
             raise Conflict("A file with this id exists already.") from error
 

@@ -1,7 +1,7 @@
 """`UploadRecords` in PostgreSQL.
 
-An upload's row is locked before the file that it becomes, and before its objects. Reserving and adding parts
-lock nothing: what they bring too late is left over, and found as such.
+An upload's row is locked before the file that it becomes, and before its parts. Reserving and adding parts
+do not lock it: what they bring too late is left over, and found as such.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,12 +12,18 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sherlock.rag.adapters.postgres import Database, check_id, storable
-from sherlock.rag.adapters.postgres_files import ADD_FILE, GET_FILE, file_values, stored_file
-from sherlock.rag.domain.errors import Conflict, InvalidRequest, NotFound, UploadNotPending
+from sherlock.rag.adapters.postgres_files import GET_FILE, insert_file, stored_file
+from sherlock.rag.domain.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    ReservationLost,
+    UploadNotPending,
+)
 from sherlock.rag.domain.models import StoredFile, Upload, UploadPart, WorkspaceId
 
-MAX_OBJECTS = 10_000
-"""Of one upload, counting those that came to nothing; as many parts as S3 allows."""
+MAX_PARTS = 10_000
+"""Of one upload; as many as S3 allows. Those that come at the same time may exceed it."""
 
 # A workspace comes into being with its first upload, too.
 _ADD = text("""
@@ -39,23 +45,28 @@ _LOCK = text(f"{_UPLOAD} for no key update")
 
 _RESERVE = text("""
     with upload as (
-        select workspace_id, id, bytes from uploads
+        select workspace_id, bytes from uploads
         where workspace_id = :workspace_id and id = :upload_id and status = 'pending' and expires_at > now()
-          and :max_objects > (
+          and :max_parts > (
             select count(*) from upload_objects where workspace_id = :workspace_id and upload_id = :upload_id)
     ), reserved as (
-        insert into upload_objects (workspace_id, upload_id, id)
-        select workspace_id, id, :object_id from upload
+        insert into loose_objects (workspace_id, id, due_at)
+        select workspace_id, :part_id, now() + make_interval(secs => :for_s) from upload
     )
     select bytes from upload
 """)
 
 _ADD_PART = text("""
-    update upload_objects o set bytes = :bytes from uploads u
-    where o.workspace_id = :workspace_id and o.upload_id = :upload_id and o.id = :part_id
-      and u.workspace_id = o.workspace_id and u.id = o.upload_id
+    with reservation as (
+        delete from loose_objects
+        where workspace_id = :workspace_id and id = :part_id and not going returning id
+    )
+    insert into upload_objects (workspace_id, upload_id, id, bytes)
+    select u.workspace_id, u.id, r.id, CAST(:bytes AS bigint)
+    from uploads u cross join reservation r
+    where u.workspace_id = :workspace_id and u.id = :upload_id
       and u.status = 'pending' and u.expires_at > now()
-    returning o.id, o.workspace_id, o.upload_id, o.bytes, o.created_at
+    returning id, workspace_id, upload_id, bytes, created_at
 """)
 
 _PARTS = text("""
@@ -77,11 +88,12 @@ _OBJECTS = text("""
     where workspace_id = :workspace_id and upload_id = :upload_id and bytes is not null
     order by created_at, id limit :limit
 """)
+# Where bytes is null an API from before `loose_objects` wrote the row, and may still be storing the part.
 _LEFT_OVER = text("""
     select o.workspace_id, o.id
     from upload_objects o join uploads u on u.workspace_id = o.workspace_id and u.id = o.upload_id
     where (u.status <> 'pending' or u.expires_at <= now())
-      and (o.bytes is not null or o.created_at <= now() - make_interval(secs => :abandoned_after_s))
+      and (o.bytes is not null or o.created_at <= now() - interval '1 day')
     order by o.created_at, o.id limit :limit
 """)
 _FORGET = text("""
@@ -102,11 +114,11 @@ _FORGET_UPLOADS = text("""
 
 
 class PostgresUploadRecords:
-    """Uploads in `uploads`, what they put into the file store in `upload_objects`."""
+    """Uploads in `uploads`, their parts in `upload_objects`."""
 
-    def __init__(self, database: Database, *, max_objects: int = MAX_OBJECTS) -> None:
+    def __init__(self, database: Database, *, max_parts: int = MAX_PARTS) -> None:
         self._database = database
-        self._max_objects = max_objects
+        self._max_parts = max_parts
 
     async def add(self, upload: Upload) -> None:
         if not storable(upload.filename):
@@ -131,19 +143,20 @@ class PostgresUploadRecords:
         async with self._database.transaction() as connection:
             return await _get(connection, workspace_id, upload_id)
 
-    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, object_id: str) -> int:
+    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, part_id: str, for_s: float) -> int:
         check_id("Upload", upload_id)
         parameters = {
             "workspace_id": workspace_id,
             "upload_id": upload_id,
-            "object_id": object_id,
-            "max_objects": self._max_objects,
+            "part_id": part_id,
+            "for_s": for_s,
+            "max_parts": self._max_parts,
         }
         async with self._database.transaction() as connection:
             declared: int | None = await connection.scalar(_RESERVE, parameters)
             if declared is None:
                 _require_pending(await _get(connection, workspace_id, upload_id))
-                raise InvalidRequest(f"The upload has more than {self._max_objects} parts.")
+                raise InvalidRequest(f"The upload has more than {self._max_parts} parts.")
             return declared
 
     async def add_part(
@@ -155,7 +168,7 @@ class PostgresUploadRecords:
         async with self._database.transaction() as connection:
             if (row := (await connection.execute(_ADD_PART, part)).one_or_none()) is None:
                 _require_pending(await _get(connection, workspace_id, upload_id))
-                raise NotFound("UploadPart", part_id)
+                raise ReservationLost
             return _part(row)
 
     async def parts(
@@ -175,10 +188,9 @@ class PostgresUploadRecords:
         try:
             async with self._database.transaction() as connection:
                 _require_pending(await _get(connection, workspace_id, upload_id, lock=True))
-                await connection.execute(ADD_FILE, file_values(file))
+                await insert_file(connection, file, reserved=True)
                 done = {"part_ids": list(part_ids), "file_id": file.id}
                 await connection.execute(_COMPLETE, {**key, **done})
-                await connection.execute(_FORGET, {"workspace_id": workspace_id, "ids": [file.id]})
                 return await _get(connection, workspace_id, upload_id)
         except IntegrityError as error:
             raise Conflict("A file with this id exists already.") from error
@@ -200,13 +212,13 @@ class PostgresUploadRecords:
         async with self._database.transaction() as connection:
             return list(await connection.scalars(_OBJECTS, {**upload, "limit": limit}))
 
-    async def left_over(self, limit: int, abandoned_after_s: float) -> list[tuple[WorkspaceId, str]]:
-        bounds = {"limit": limit, "abandoned_after_s": abandoned_after_s}
+    async def left_over(self, limit: int) -> list[tuple[WorkspaceId, str]]:
         async with self._database.transaction() as connection:
-            return [(row.workspace_id, row.id) for row in await connection.execute(_LEFT_OVER, bounds)]
+            rows = await connection.execute(_LEFT_OVER, {"limit": limit})
+            return [(row.workspace_id, row.id) for row in rows]
 
-    async def forget(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> None:
-        ids = list(filter(storable, object_ids))
+    async def forget(self, workspace_id: WorkspaceId, part_ids: Collection[str]) -> None:
+        ids = list(filter(storable, part_ids))
         async with self._database.transaction() as connection:
             await connection.execute(_FORGET, {"workspace_id": workspace_id, "ids": ids})
 

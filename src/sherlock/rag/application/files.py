@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 
 from sherlock.rag import instruments, parsers
+from sherlock.rag.application.objects import Objects
 from sherlock.rag.domain.errors import FileTooLarge, NotFound, Unavailable, UnsupportedFileType
 from sherlock.rag.domain.models import Page, PageRequest, Purpose, StoredFile, WorkspaceId, blob_key
 from sherlock.rag.domain.ports import Catalog, FileStore
@@ -49,6 +50,7 @@ class UploadDetails:
 class Files:
     catalog: Catalog
     store: FileStore
+    objects: Objects
     max_file_bytes: int
 
     async def upload(
@@ -64,13 +66,14 @@ class Files:
         `FileTooLarge` while reading, `UnsupportedFileType`, and whatever `data` and `details` raise.
         """
         file_id = new_file_id()
-        try:
+        async with self.objects.reserved(workspace_id, file_id):
             file = await self.put(workspace_id, file_id, filename, data, details)
-            await self.catalog.add_file(file)
-        except BaseException:
-            # A task of its own, so that it also ends when this one is cancelled once more.
-            await asyncio.shield(asyncio.ensure_future(self._undo(workspace_id, file_id)))
-            raise
+            try:
+                await self.catalog.add_file(file, reserved=True)
+            except BaseException:
+                # It may be on record and only the answer was lost; nobody has heard of it.
+                await asyncio.shield(asyncio.ensure_future(self._take_back(file)))
+                raise
         count_upload(file)
         return file
 
@@ -84,7 +87,7 @@ class Files:
     ) -> StoredFile:
         """Store the bytes and return the record to be made of them, as `upload` does; raises as it does.
 
-        On failure, bytes that may have been stored are the caller's to remove.
+        The object is reserved, and on failure the caller's to remove.
         """
         name = clean_filename(filename)
         stream = _Measured(data, self.max_file_bytes)
@@ -115,10 +118,13 @@ class Files:
     async def delete(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
         """Remove the record, with all that was ingested from the file, then the bytes.
 
-        The file is gone with its record; bytes that cannot be removed now are left to `sweep`.
+        The file is gone with its record; bytes that cannot be removed now are left to housekeeping.
         """
         file = await self.catalog.delete_file(workspace_id, file_id)
-        await self._remove_bytes(file.blob_key)
+        try:
+            await self.objects.remove(workspace_id, file_id)
+        except Unavailable:
+            log.warning("the bytes of a deleted file are left to housekeeping")
         return file
 
     async def content(
@@ -131,7 +137,7 @@ class Files:
     async def sweep(self, grace_s: float) -> int:
         """Remove stored bytes without a record, seen twice `grace_s` apart; return how many.
 
-        Bytes come before their record, so `grace_s` must exceed the time between them in any upload.
+        Nothing of ours leaves such bytes: this is for restored backups and what was done by hand.
         """
         found = await self.orphans()
         if not found:
@@ -143,11 +149,11 @@ class Files:
         return len(orphans)
 
     async def orphans(self) -> Sequence[str]:
-        """Keys of stored bytes without a record; some may belong to an upload that is just ending."""
+        """Keys of stored bytes without a record; some may have been removed since they were listed."""
         return await self.unrecorded([key async for key in self.store.keys()])  # noqa: SIM118
 
     async def unrecorded(self, keys: Iterable[str]) -> Sequence[str]:
-        """Those of the keys that belong to no file and no upload on record, sorted.
+        """Those of the keys that nothing on record tells of, sorted.
 
         What is not named as a file or a part of one is not ours, and not among them.
         """
@@ -160,21 +166,9 @@ class Files:
                 unrecorded += [key for key, id in zip(page, ids, strict=True) if id not in recorded]
         return unrecorded
 
-    async def _undo(self, workspace_id: WorkspaceId, file_id: str) -> None:
-        """Undo what was done; bytes stay where it cannot be told whether a record points at them."""
-        try:
-            with suppress(NotFound):
-                await self.catalog.delete_file(workspace_id, file_id)
-        except Unavailable:
-            log.warning("an upload failed and its record cannot be looked up; its bytes are kept")
-            return
-        await self._remove_bytes(blob_key(workspace_id, file_id))
-
-    async def _remove_bytes(self, key: str) -> None:
-        try:
-            await self.store.delete(key)
-        except Unavailable:
-            log.warning("bytes of a file without a record are left in the file store")
+    async def _take_back(self, file: StoredFile) -> None:
+        with suppress(NotFound, Unavailable):
+            await self.catalog.delete_file(file.workspace_id, file.id)
 
 
 class _Measured:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sherlock.rag.application.objects import Objects
 from sherlock.rag.application.uploads import Uploads
 from sherlock.rag.domain.errors import NotFound
 from sherlock.rag.domain.messages import IngestRequests
@@ -33,6 +34,7 @@ class Housekeeper:
     responses: ResponseStore
     ingest_requests: IngestRequests
     index: ChunkIndex
+    objects: Objects
 
     @property
     def duties(self) -> Mapping[str, Duty]:
@@ -41,7 +43,8 @@ class Housekeeper:
             "expired vector stores": self.expire_vector_stores,
             "expired memberships": self.detach_expired,
             "expired files": self.remove_expired_files,
-            "left-over objects of uploads": self.remove_left_over,
+            "left-over parts of uploads": self.remove_left_over,
+            "loose objects": self.remove_loose_objects,
             "ended uploads": self.forget_ended_uploads,
             "expired responses": self.forget_expired_responses,
             "settled ingest requests": self.forget_settled_requests,
@@ -84,6 +87,14 @@ class Housekeeper:
 
     async def remove_left_over(self) -> int:
         return await self.uploads.remove_left_over(BATCH)
+
+    async def remove_loose_objects(self) -> int:
+        """What killed uploads left, and what was to be removed while the file store was down."""
+
+        async def remove(loose: tuple[WorkspaceId, str]) -> None:
+            await self.objects.remove(*loose)
+
+        return await _each(await self.objects.claim_due(BATCH), remove)
 
     async def forget_ended_uploads(self) -> int:
         return await self.uploads.forget_ended(BATCH)

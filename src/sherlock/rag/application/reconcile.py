@@ -1,7 +1,7 @@
 """Whether the file store and the records tell of the same files.
 
-They drift apart where a file is deleted while the file store is down, where a database or a bucket is
-restored from a backup, or where somebody removes objects by hand.
+They drift apart where a database or a bucket is restored from a backup, or where somebody removes objects by
+hand. What is killed, or cannot be removed at once, is on record (`objects.py`) and no drift.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Reconciler:
     every_s: float
     """Listing the objects of a large file store takes minutes."""
     grace_s: float
-    """Longer than it takes from the last byte of any upload to its record."""
+    """What seems to have no record is looked at once more after so long: it may just have been removed."""
 
     async def run_if_due(self) -> Orphans | None:
         """Compare, if no worker has done so for `every_s`; tell what was found last, `None` if never."""
@@ -38,7 +38,8 @@ class Reconciler:
             missing = await self._without_bytes(stored)
             if unrecorded := await self.files.unrecorded(stored):
                 await asyncio.sleep(self.grace_s)
-                unrecorded = await self.files.unrecorded(unrecorded)
+                still = await self.files.unrecorded(unrecorded)
+                unrecorded = [key for key in still if await self._is_stored(key)]
             await self.records.end(Orphans(len(unrecorded), len(missing)))
         found = await self.records.latest()
         if found is not None:
@@ -47,7 +48,7 @@ class Reconciler:
         return found
 
     async def count(self) -> Orphans:
-        """What there is now, uploads that are just ending among it."""
+        """What there is now, and what was removed while it was listed."""
         stored = await self._stored()
         return Orphans(len(await self.files.unrecorded(stored)), len(await self._without_bytes(stored)))
 
@@ -58,7 +59,7 @@ class Reconciler:
         if records:
             for workspace_id, file_id in missing:
                 with suppress(NotFound):
-                    await self.files.catalog.delete_file(workspace_id, file_id)
+                    await self.files.delete(workspace_id, file_id)
         await self.records.end(Orphans(0, 0 if records else len(missing)))
         return Orphans(removed, len(missing) if records else 0)
 
@@ -92,8 +93,16 @@ class Reconciler:
 
     async def _is_gone(self, workspace_id: WorkspaceId, file_id: str) -> bool:
         """Not uploaded since the list was made, and not deleted since the record was read."""
-        try:
-            await self.files.store.size(blob_key(workspace_id, file_id))
-        except NotFound:
-            return bool(await self.files.catalog.recorded(workspace_id, [file_id]))
+        if await self._is_stored(blob_key(workspace_id, file_id)):
+            return False
+        with suppress(NotFound):
+            await self.files.catalog.get_file(workspace_id, file_id)
+            return True
         return False
+
+    async def _is_stored(self, key: str) -> bool:
+        try:
+            await self.files.store.size(key)
+        except NotFound:
+            return False
+        return True

@@ -16,7 +16,6 @@ from sherlock.rag.domain.errors import (
     FileTooLarge,
     InvalidRequest,
     NotFound,
-    RequestError,
     Unavailable,
     UploadNotPending,
     abridged,
@@ -30,8 +29,6 @@ UPLOAD_LIFE_S = 3600
 """How long parts may come."""
 MAX_PART_BYTES = 64 * 1024 * 1024
 
-ABANDONED_AFTER_S = 86_400.0
-"""Nobody is still storing an object that was reserved so long ago."""
 REMEMBERED_S = 7 * 86_400.0
 """How long an ended upload can be asked about, say by a client that lost the answer."""
 
@@ -89,16 +86,14 @@ class Uploads:
                     raise FileTooLarge(most, param="data")
                 yield piece
 
-        declared = await self.records.reserve(workspace_id, upload_id, part_id)
+        objects = self.files.objects
+        declared = await self.records.reserve(workspace_id, upload_id, part_id, objects.held_s)
         # A larger part could never be used, but would fill the store until the upload ends.
         most = min(MAX_PART_BYTES, declared)
-        try:
+        # When only an answer is lost, a part without bytes, of which nobody has heard, stays until the end.
+        async with objects.held(workspace_id, part_id):
             await self.store.put(blob_key(workspace_id, part_id), counted())
             return await self.records.add_part(workspace_id, upload_id, part_id, size)
-        except BaseException:
-            # Nobody has heard of this part, whether it is on record or not.
-            await self._remove_at_once(workspace_id, [part_id])
-            raise
 
     async def complete(
         self, workspace_id: WorkspaceId, upload_id: str, part_ids: Sequence[str], md5: str | None = None
@@ -120,8 +115,8 @@ class Uploads:
         # is killed is in nobody's way.
         file_id = new_file_id()
         try:
-            await self.records.reserve(workspace_id, upload_id, file_id)
-            completed = await self._put_together(upload, parts, file_id, md5)
+            async with self.files.objects.reserved(workspace_id, file_id):
+                completed = await self._put_together(upload, parts, file_id, md5)
         except UploadNotPending:
             upload = await self.records.get(workspace_id, upload_id)
             if _was_completed_with(upload, part_ids):
@@ -137,10 +132,10 @@ class Uploads:
         return upload
 
     async def remove_left_over(self, limit: int) -> int:
-        """Remove up to `limit` objects that ended uploads left in the file store; return how many."""
-        found = await self.records.left_over(limit, ABANDONED_AFTER_S)
-        for workspace_id, object_id in found:
-            await self._remove(workspace_id, [object_id])
+        """Remove up to `limit` parts that ended uploads left in the file store; return how many."""
+        found = await self.records.left_over(limit)
+        for workspace_id, part_id in found:
+            await self._remove(workspace_id, [part_id])
         return len(found)
 
     async def forget_ended(self, limit: int) -> int:
@@ -189,49 +184,33 @@ class Uploads:
             async with aclosing(joined()) as data:
                 file = await self.files.put(upload.workspace_id, file_id, upload.filename, data, details)
         except NotFound:
-            await self._remove_at_once(upload.workspace_id, [file_id])
             # Somebody else completed the upload and is removing its parts; if not, they are lost.
             ended = await self.records.get(upload.workspace_id, upload.id)
             if ended.status != "pending":
                 raise UploadNotPending(ended.status) from None
             raise InvalidRequest("A part is no longer stored; send it again.", param="part_ids") from None
-        except BaseException:
-            await self._remove_at_once(upload.workspace_id, [file_id])
-            raise
-        try:
-            ids = [part.id for part in parts]
-            completed = await self.records.complete(upload.workspace_id, upload.id, ids, file)
-        except RequestError:
-            await self._remove_at_once(upload.workspace_id, [file_id])
-            raise
-        # After any other error the file may be on record. If it is not, its reservation is left over.
+        ids = [part.id for part in parts]
+        completed = await self.records.complete(upload.workspace_id, upload.id, ids, file)
         count_upload(file)
         return completed
 
     async def _remove_parts(self, workspace_id: WorkspaceId, upload_id: str) -> None:
-        try:
-            object_ids = await self.records.objects(workspace_id, upload_id, _REMOVED_AT_ONCE)
-        except Unavailable:
-            log.warning("the parts of an ended upload are left for later")
-        else:
-            await self._remove_at_once(workspace_id, object_ids)
-
-    async def _remove_at_once(self, workspace_id: WorkspaceId, object_ids: Sequence[str]) -> None:
         """What cannot be removed now is left over, and on record. Ends even when the caller is cancelled."""
 
         async def remove() -> None:
             try:
-                await self._remove(workspace_id, object_ids)
+                part_ids = await self.records.objects(workspace_id, upload_id, _REMOVED_AT_ONCE)
+                await self._remove(workspace_id, part_ids)
             except Unavailable:
-                log.warning("objects of an upload are left for later", extra={"objects": len(object_ids)})
+                log.warning("the parts of an ended upload are left for later")
 
         await asyncio.shield(asyncio.ensure_future(remove()))
 
-    async def _remove(self, workspace_id: WorkspaceId, object_ids: Sequence[str]) -> None:
+    async def _remove(self, workspace_id: WorkspaceId, part_ids: Sequence[str]) -> None:
         """The bytes first: as long as there are any, their record stands."""
-        for object_id in object_ids:
-            await self.store.delete(blob_key(workspace_id, object_id))
-        await self.records.forget(workspace_id, object_ids)
+        for part_id in part_ids:
+            await self.store.delete(blob_key(workspace_id, part_id))
+        await self.records.forget(workspace_id, part_ids)
 
 
 def _was_completed_with(upload: Upload, part_ids: Sequence[str]) -> bool:

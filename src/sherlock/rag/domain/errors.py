@@ -17,6 +17,7 @@
     │   ├── DatabaseUnavailable
     │   ├── QueueFull
     │   ├── FileStoreUnavailable
+    │   ├── ReservationLost
     │   ├── EmbedderUnavailable
     │   ├── RerankerUnavailable
     │   ├── MessagingUnavailable
@@ -174,6 +175,15 @@ class FileStoreUnavailable(Unavailable):
     """The bucket or folder that holds the files cannot be used now."""
 
     def __init__(self, message: str = "Storage unavailable") -> None:
+        super().__init__(message)
+
+
+class ReservationLost(Unavailable):
+    """What was stored took so long that it was taken for left over, and is being removed."""
+
+    def __init__(
+        self, message: str = "The upload was held up for too long and has been given up; send it again."
+    ) -> None:
         super().__init__(message)
 
 

@@ -85,8 +85,12 @@ class Catalog(Protocol):
     expired are the only ones that read across workspaces.
     """
 
-    async def add_file(self, file: StoredFile) -> None:
-        """Raises `Conflict` when the id is taken."""
+    async def add_file(self, file: StoredFile, *, reserved: bool = False) -> None:
+        """Raises `Conflict` when the id is taken.
+
+        With `reserved` its object was reserved in `LooseObjects` and is so no more; raises `ReservationLost`,
+        and adds nothing, when it had been claimed before.
+        """
 
     async def get_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
         """Raises `NotFound`."""
@@ -100,10 +104,13 @@ class Catalog(Protocol):
         """
 
     async def delete_file(self, workspace_id: WorkspaceId, file_id: str) -> StoredFile:
-        """Remove the file, its memberships, jobs and chunks; return what it was. Raises `NotFound`."""
+        """Remove the file, its memberships, jobs and chunks; return what it was. Raises `NotFound`.
+
+        Its object is one of `LooseObjects` now, claimed by the caller and due at once.
+        """
 
     async def recorded(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> set[str]:
-        """Those of the ids that are on record as a file, expired ones too, or as an object of an upload."""
+        """Those of the ids that are on record: as a file, expired or not, a part, or in `LooseObjects`."""
 
     async def add_vector_store(
         self, store: VectorStore, file_ids: Sequence[str], chunking: ChunkingStrategy
@@ -252,12 +259,41 @@ class JobLog(Protocol):
         """Raises `NotFound`."""
 
 
-class UploadRecords(Protocol):
-    """Uploads in parts, and the objects they put into the file store. Each method is one transaction.
+class LooseObjects(Protocol):
+    """Objects of the file store that belong to no file and no upload: not yet, or not any more.
 
-    An object is reserved before its bytes are stored and forgotten after they are removed: bytes without a
-    record never come about. A pending upload whose `expires_at` has passed is `expired`, here and for every
-    method.
+    An object is reserved before its bytes are stored. Then either its file or part is recorded, which ends
+    the reservation, or it is claimed, by one who removes the bytes and forgets it: never both. So bytes that
+    nothing tells of do not come about, whoever is killed. Each method is one transaction.
+    """
+
+    async def reserve(self, workspace_id: WorkspaceId, object_id: str, for_s: float) -> None:
+        """The object, whose id is new, is about to be stored; it is due in `for_s`."""
+
+    async def renew(self, workspace_id: WorkspaceId, object_id: str, for_s: float) -> None:
+        """It is due in `for_s` from now, unless it was claimed; one that is not here is no error."""
+
+    async def claim(self, workspace_id: WorkspaceId, object_id: str) -> bool:
+        """From now on the object can become nothing, reserved or not, and the caller is to remove it.
+
+        False when it is a file's: then it is to stay. Waits for whoever is recording that.
+        """
+
+    async def claim_due(self, limit: int, again_after_s: float) -> list[tuple[WorkspaceId, str]]:
+        """Claim up to `limit` objects of any workspace that are due; the longest due ones first.
+
+        Those that are still here after `again_after_s` are due again. Passes over what is being recorded.
+        """
+
+    async def forget(self, workspace_id: WorkspaceId, object_id: str) -> None:
+        """The bytes of a claimed object were removed; one that is not here is no error."""
+
+
+class UploadRecords(Protocol):
+    """Uploads in parts, and their parts in the file store. Each method is one transaction.
+
+    A part is reserved in `LooseObjects` before its bytes are stored, and forgotten after they are removed. A
+    pending upload whose `expires_at` has passed is `expired`, here and for every method.
     """
 
     async def add(self, upload: Upload) -> None:
@@ -266,32 +302,32 @@ class UploadRecords(Protocol):
     async def get(self, workspace_id: WorkspaceId, upload_id: str) -> Upload:
         """Raises `NotFound`."""
 
-    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, object_id: str) -> int:
-        """Note that the object's bytes are about to be stored; returns how many the upload is to have in all.
+    async def reserve(self, workspace_id: WorkspaceId, upload_id: str, part_id: str, for_s: float) -> int:
+        """As `LooseObjects.reserve`; returns how many bytes the upload is to have in all.
 
-        Raises `NotFound`, `UploadNotPending`, and `InvalidRequest` when the upload has too many objects.
+        Raises `NotFound`, `UploadNotPending`, and `InvalidRequest` when the upload has too many parts.
         """
 
     async def add_part(
         self, workspace_id: WorkspaceId, upload_id: str, part_id: str, size: int
     ) -> UploadPart:
-        """The reserved object, all of whose `size` bytes are stored, becomes a part.
+        """The reserved object, all of whose `size` bytes are stored, becomes a part; its reservation ends.
 
-        Raises `NotFound` for the upload or the reservation, and `UploadNotPending`.
+        Raises `NotFound` for the upload, `UploadNotPending`, and `ReservationLost`.
         """
 
     async def parts(
         self, workspace_id: WorkspaceId, upload_id: str, part_ids: Collection[str]
     ) -> dict[str, UploadPart]:
-        """Those of the ids that are parts of the upload; objects that are only reserved are not."""
+        """Those of the ids that are parts of the upload."""
 
     async def complete(
         self, workspace_id: WorkspaceId, upload_id: str, part_ids: Sequence[str], file: StoredFile
     ) -> Upload:
-        """End the upload with the file, which is added to the catalog; its id was reserved and is so no more.
+        """End the upload with the file, which is added as `Catalog.add_file` adds a reserved one.
 
-        Of several at the same time one succeeds. Raises `NotFound`, `UploadNotPending`, and `Conflict` when
-        the file's id is taken.
+        Of several at the same time one succeeds. Raises `NotFound`, `UploadNotPending`, `ReservationLost`,
+        and `Conflict` when the file's id is taken.
         """
 
     async def cancel(self, workspace_id: WorkspaceId, upload_id: str) -> Upload:
@@ -300,18 +336,14 @@ class UploadRecords(Protocol):
     async def objects(self, workspace_id: WorkspaceId, upload_id: str, limit: int) -> list[str]:
         """Ids of up to `limit` of the upload's parts, the oldest first."""
 
-    async def left_over(self, limit: int, abandoned_after_s: float) -> list[tuple[WorkspaceId, str]]:
-        """`(workspace, object)` of up to `limit` objects of ended uploads, the oldest first.
+    async def left_over(self, limit: int) -> list[tuple[WorkspaceId, str]]:
+        """`(workspace, part)` of up to `limit` parts of ended uploads, of any workspace, the oldest first."""
 
-        Of those that are only reserved, the ones reserved `abandoned_after_s` ago: until then somebody may be
-        storing them. With `expired_*` of `Catalog` the only read across workspaces.
-        """
-
-    async def forget(self, workspace_id: WorkspaceId, object_ids: Collection[str]) -> None:
-        """The objects' bytes have been removed; unknown ids are no error."""
+    async def forget(self, workspace_id: WorkspaceId, part_ids: Collection[str]) -> None:
+        """The parts' bytes have been removed; unknown ids are no error."""
 
     async def forget_uploads(self, limit: int, older_than_s: float) -> int:
-        """Remove up to `limit` ended uploads without objects; returns how many. Their files stay.
+        """Remove up to `limit` ended uploads without parts; returns how many. Their files stay.
 
         Those whose `expires_at` is at least `older_than_s` ago.
         """
