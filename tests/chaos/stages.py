@@ -29,7 +29,7 @@ _JOBS = """
 class JobAt:
     worker_pid: int | None
     failures: int
-    """Attempts that counted against it: with the fifth it fails, as it should."""
+    """Attempts that count against it."""
     stage: Stage
 
 
