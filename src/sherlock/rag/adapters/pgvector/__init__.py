@@ -79,15 +79,20 @@ _STORE_OF_JOB = text("""
     where j.id = :job
 """)
 
-# Before the same chunks are copied in again.
+# Before the same chunks are put in again.
 _UNSTAGE = text("""
     delete from ingest_chunks where job_id = :job and chunk_index = any(CAST(:indices as int[]))
 """)
 
-_STAGE_COLUMNS = (
-    "job_id", "chunk_index", "digest", "content", "char_start", "char_end", "page", "heading",
-    "windows", "weights", "keys", "gap", "page_breaks",
-)  # fmt: skip
+# Rows in one value, so that they cross the network before the statement begins: who is frozen amid COPY holds
+# the job for ever, for the server waits without a bound for the rest.
+_STAGE = """
+    insert into ingest_chunks (job_id, chunk_index, digest, content, char_start, char_end, page, heading,
+                               windows, weights, keys, gap, page_breaks)
+    select job_id, chunk_index, digest, content, char_start, char_end, page, heading,
+           windows, weights, keys, gap, page_breaks
+    from unnest(CAST($1 AS ingest_chunks[]))
+"""
 
 # An earlier attempt may have cut the text into more chunks.
 _DROP_SURPLUS = text("delete from ingest_chunks where job_id = :job and chunk_index >= :chunk_count")
@@ -228,10 +233,7 @@ class PgvectorIndex:
         async with self._database.transaction() as connection:
             await _lock_job(connection, lease)
             await connection.execute(_UNSTAGE, {"job": lease.job_id, "indices": list(latest)})
-            copying = await driver(connection)
-            await copying.copy_records_to_table(
-                "ingest_chunks", schema_name="sherlock", records=records, columns=_STAGE_COLUMNS
-            )
+            await (await driver(connection)).execute(_STAGE, records)
 
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
         async with self._target(lease) as (connection, target):
@@ -306,7 +308,7 @@ class PgvectorIndex:
 
 
 def _staged_records(job_id: int, store_no: int, chunks: Mapping[int, EmbeddedChunk]) -> list[tuple[Any, ...]]:
-    """Rows of ingest_chunks, in the order of _STAGE_COLUMNS. Raises `InvalidFile`."""
+    """Rows of ingest_chunks, all of their columns in order. Raises `InvalidFile`."""
     records = []
     for embedded in chunks.values():
         chunk = embedded.chunk
