@@ -80,6 +80,7 @@ class MemoryJob:
     outage_since: float | None = None
     owner: str = ""
     lease_until: float = 0.0
+    lost_owners: "list[str]" = field(default_factory=list)
     finished_at: int | None = None
     reason: str | None = None
     correlation: Correlation = UNKNOWN
@@ -470,9 +471,13 @@ class InMemoryIngestQueue:
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
         now = time.monotonic()
         for job in [j for j in self.state.jobs.values() if j.running and j.lease_until < now]:
+            spent = job.failures + 1 >= self.max_attempts or self._outage_s(job) >= self.outage_limit_s
+            if spent and job.lease_until >= now - lease_s:
+                continue
             job.state = "waiting"
             job.failures += 1
-            if job.failures >= self.max_attempts:
+            job.lost_owners.append(job.owner)
+            if spent:
                 self._fail(job, LastError("server_error", "The worker stopped at every attempt."))
         due = [j for j in self.state.jobs.values() if not j.running and j.run_after <= now]
         if not due:
@@ -494,6 +499,17 @@ class InMemoryIngestQueue:
             encoder=self.state.stores[workspace_id, vector_store_id].encoder,
             correlation=job.correlation,
         )
+
+    async def vouch(self, owner: str) -> None:
+        for job in list(self.state.jobs.values()):
+            held, lost = job.running and job.owner == owner, job.lost_owners.count(owner)
+            if held and self._outage_s(job) >= self.outage_limit_s:
+                self._fail(job, LastError("server_error", "Something was down for too long."))
+            elif held or lost:
+                job.outage_since = job.outage_since or time.monotonic()
+                job.state = "waiting" if held else job.state
+                job.failures -= lost
+                job.lost_owners = [other for other in job.lost_owners if other != owner]
 
     async def watch(self, lease: Lease) -> None:
         while self._is_held(lease):  # noqa: ASYNC110 - whatever ends a job tells nobody
@@ -527,8 +543,7 @@ class InMemoryIngestQueue:
             job.outage_since = None
         elif job.outage_since is None:
             job.outage_since = now
-        lasted_s = 0 if job.outage_since is None else now - job.outage_since
-        spent = job.failures >= self.max_attempts or lasted_s >= self.outage_limit_s
+        spent = job.failures >= self.max_attempts or self._outage_s(job) >= self.outage_limit_s
         if spent:
             self._fail(job, error)
         return not spent
@@ -563,6 +578,9 @@ class InMemoryIngestQueue:
         except TimeoutError:
             return
         self.state.queued.clear()
+
+    def _outage_s(self, job: MemoryJob) -> float:
+        return 0 if job.outage_since is None else time.monotonic() - job.outage_since
 
     def _held(self, lease: Lease) -> MemoryJob:
         job = self.state.jobs.get(lease.job_id)

@@ -2,8 +2,9 @@
 
 A job is settled in one of four ways: completed; failed for good (the document is at fault); given back with a
 delay (something was down, which does not count against it, or we are at fault, which does); released unharmed
-(this worker is stopping). A worker that is killed settles
-nothing: its lease runs out and another claims the job, going on from the chunks that were staged.
+(this worker is stopping). A worker that is killed settles nothing: its lease runs out, which counts, and
+another claims the job, going on from the chunks that were staged. One that was only cut off, or stood still,
+vouches for itself when it is back, and the count is taken back.
 
 A job that was cancelled, or whose file is being deleted, is let go at once. Its waiting ends there and then:
 for the file store, for a statement (which is cancelled on the server too), for its place at the encoder; the
@@ -18,7 +19,6 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from random import Random
@@ -81,6 +81,7 @@ class Worker:
     """Jobs run side by side."""
     lease_s: float
     owner: str = field(default_factory=owner_name)
+    """Each slot adds its number: it holds one lease at a time."""
     random: Random = field(default_factory=Random)
     _remnants: "set[asyncio.Future[Any]]" = field(default_factory=set, init=False)
     """What runs out of jobs that were let go."""
@@ -89,21 +90,27 @@ class Worker:
         """Work until `stop` is set; then give running jobs back and return."""
         log.info("worker started", extra={"owner": self.owner, "slots": self.slots})
         async with asyncio.TaskGroup() as group:
-            for _ in range(self.slots):
-                group.create_task(self._work(stop))
+            for slot in range(self.slots):
+                group.create_task(self._work(f"{self.owner}/{slot}", stop))
         if self._remnants:
             await asyncio.wait(self._remnants)
         log.info("worker stopped", extra={"owner": self.owner})
 
-    async def _work(self, stop: asyncio.Event) -> None:
+    async def _work(self, owner: str, stop: asyncio.Event) -> None:
+        in_doubt = False  # whether the queue takes us for dead, or for the holder of what we do not run
         while not stop.is_set():
             try:
-                job = await self.queue.claim(self.owner, self.lease_s)
+                if in_doubt:
+                    await self.queue.vouch(owner)
+                    in_doubt = False
+                job = await self.queue.claim(owner, self.lease_s)
                 if job is None:
                     await until(stop, self.queue.wait_for_work(POLL_S))
                 else:
-                    await self._run(job, stop)
+                    in_doubt = await self._run(job, stop) == "lost"
             except Unavailable as error:
+                # A claim may have come through without its answer, and a job's end may not be told.
+                in_doubt = True
                 log.warning("ingest queue unavailable", extra={"reason": error.message})
                 await until(stop, asyncio.sleep(OUTAGE_PAUSE_S))
             except Exception as error:
@@ -111,8 +118,8 @@ class Worker:
                 log.error("the worker failed and goes on", extra={"error": type(error).__name__})
                 await until(stop, asyncio.sleep(OUTAGE_PAUSE_S))
 
-    async def _run(self, job: IngestJob, stop: asyncio.Event) -> None:
-        """Run one job for the request it came from, then settle it.
+    async def _run(self, job: IngestJob, stop: asyncio.Event) -> str:
+        """Run one job for the request it came from, then settle it; the outcome in a word.
 
         Raises `Unavailable` when it could not be settled.
         """
@@ -134,6 +141,7 @@ class Worker:
                 content(opened, filename=lambda: job.filename)
                 outcome = await self._settle(job, await self._ingest(job, stop))
                 opened.set_attribute("outcome", outcome)
+            return outcome
         finally:
             took = time.perf_counter() - began
             instruments.ingest_latency.record(took, {"extension": extension, "outcome": outcome})
@@ -216,12 +224,16 @@ class Worker:
             remnant.exception()  # looked at, so that asyncio does not report it as lost
 
     async def _hold(self, lease: Lease) -> None:
-        """Renew the lease at every third of its length. Raises `LeaseLost`."""
+        """Renew the lease at every third of its length, and soon after an outage. Raises `LeaseLost`."""
+        pause_s = every_s = self.lease_s / 3
         while True:
-            await asyncio.sleep(self.lease_s / 3)
-            # The lease may outlive a short outage; if not, the fence stops our writes.
-            with suppress(Unavailable):
+            await asyncio.sleep(pause_s)
+            try:
                 await self.queue.renew(lease, self.lease_s)
+                pause_s = every_s
+            except Unavailable:
+                # One that ran out is renewed too, unless the job was taken: then the fence stops our writes.
+                pause_s = min(every_s, OUTAGE_PAUSE_S)
 
     def _given_back(
         self, lease: Lease, message: str, details: dict[str, Any], *, counted: bool

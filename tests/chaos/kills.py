@@ -19,9 +19,9 @@ LONGEST_AIM_S = 60.0
 """How long a killer of workers waits for a job to come into the stage in which it wants to hit it, and how
 long for any worker to have a job."""
 FREEZE_EVERY = 20
-FEW_FAILURES = 3
-"""While a job has as many nothing is killed: with the fifth it fails, as it should. A worker's kill
-and a database that is away for longer than a lease may count one each."""
+FEW_FAILURES = 4
+"""Of a job that lost as many workers no other is killed: with the fifth it fails, as it should. Nothing else
+counts for long, neither a database that is away for longer than a lease nor a worker that is frozen."""
 
 
 @dataclass(slots=True)
@@ -69,11 +69,9 @@ class Killer:
         self.plant.thaw(number)
 
     def _wait_for_work(self) -> None:
-        """Until there is something to be lost, and nothing that may fail by rights if it is hit once more."""
+        """Until there is something to be lost."""
         while self.users.are_busy:
-            jobs = jobs_under_way(self.plant.database)
-            endangered = any(job.failures >= FEW_FAILURES for job in jobs)
-            if (self.users.doing["uploading"] or jobs) and not endangered:
+            if self.users.doing["uploading"] or jobs_under_way(self.plant.database):
                 return
             time.sleep(0.01)
 

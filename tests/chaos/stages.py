@@ -15,7 +15,7 @@ STAGES: Sequence[Stage] = get_args(Stage)
 _JOBS = """
     select split_part(j.lease_owner, ':', 2)::int, j.failures,
            case when j.state = 'waiting' then 'queued'
-                when a.query ~* 'copy.*ingest_chunks|chunk_index = any' then 'staging'
+                when a.query ~* 'into ingest_chunks|chunk_index = any' then 'staging'
                 when a.query ~* 'knowledge_chunks|term_df|chunk_count' then 'publishing'
                 when exists (select from ingest_chunks i where i.job_id = j.id) then 'encoding'
                 else 'reading' end
@@ -29,7 +29,7 @@ _JOBS = """
 class JobAt:
     worker_pid: int | None
     failures: int
-    """Attempts that counted against it: with the fifth it fails, as it should."""
+    """Attempts that count against it."""
     stage: Stage
 
 

@@ -20,7 +20,7 @@ from sherlock.rag.adapters import pgvector
 from sherlock.rag.adapters.pgvector import search as search_module
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.domain.errors import DatabaseUnavailable, LeaseLost
-from sherlock.rag.domain.models import Comparison, IngestJob
+from sherlock.rag.domain.models import Comparison, IngestJob, LastError
 
 __all__ = ["postgres_bench"]
 
@@ -200,3 +200,55 @@ async def test_the_graph_finds_enough_beyond_hidden_chunks(
     found = await bench.search("", store, alpha=1, vector=(await embedded(["pump"]))[0].windows[0])
     assert texts_of(found) == set(MANUAL)
     assert texts_of(await bench.search("", store, alpha=1, vector=axis(0), candidates=2)) < set(MANUAL)
+
+
+@pytest.mark.parametrize("texts", [MANUAL[:2], BOOK], ids=["small", "large"])
+@pytest.mark.parametrize("end", ["cancelled", "failed", "out of attempts"])
+async def test_a_file_that_ends_between_publishing_and_completion_leaves_nothing(
+    bench: Bench, database: Database, texts: Sequence[str], end: str
+) -> None:
+    store, other = await bench.add_store(), await bench.add_store()
+    await bench.ingest(store, ["Another pump."])
+    file = await bench.add_file()
+    await bench.ingest(other, texts, file=file)
+    before = await frequencies(bench, database)
+    job = await bench.attach(store, file)
+    await bench.index.stage(job.lease, await embedded(texts))
+    await bench.index.publish(job.lease, len(texts))
+    assert not await bench.index.clear_unpublished()  # it may be completed yet
+    error = LastError("server_error", "It came to nothing.")
+    if end == "cancelled":
+        await bench.catalog.cancel_file(bench.workspace, store, file)
+    elif end == "failed":
+        await bench.queue.fail(job.lease, error)
+    else:
+        while await bench.queue.retry(job.lease, 0, error, counted=True):
+            job = await bench.claim()
+
+    assert await clear_all(bench) >= 1
+    assert await rows_of(database, store, file) == {}
+    assert await frequencies(bench, database) == before
+    member = await bench.catalog.get_membership(bench.workspace, store, file)
+    assert (member.chunk_count, member.usage_bytes) == (0, 0)
+    assert texts_of(await bench.search("pump", other)) == set(texts)
+    assert not await bench.index.clear_unpublished()
+    await assert_consistent(database, bench.workspace)
+
+
+async def test_what_a_file_left_goes_though_it_started_over_meanwhile(
+    bench: Bench, database: Database
+) -> None:
+    store, file = await bench.add_store(), await bench.add_file()
+    job = await bench.attach(store, file)
+    await bench.index.stage(job.lease, await embedded(MANUAL))
+    await bench.index.publish(job.lease, len(MANUAL))
+    await bench.catalog.cancel_file(bench.workspace, store, file)
+    await bench.attach(store, file)
+    assert not await bench.index.clear_unpublished()
+    await bench.catalog.cancel_file(bench.workspace, store, file)
+    assert await clear_all(bench) == 1
+    assert await rows_of(database, store, file) == {}
+    await bench.ingest(store, MANUAL, file=file)
+    assert not await bench.index.clear_unpublished()
+    assert texts_of(await bench.search("pump", store)) == set(MANUAL)
+    await assert_consistent(database, bench.workspace)

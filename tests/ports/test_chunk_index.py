@@ -719,7 +719,7 @@ async def test_a_job_whose_worker_died_after_publishing_is_done(
     job, chunks = await bench.attach(store, file), await embedded(MANUAL)
     await bench.index.stage(job.lease, chunks)
     published = await bench.index.publish(job.lease, len(chunks))
-    dies = text("update ingest_jobs set lease_until = now() - interval '1 s', failures = 4 where id = :job")
+    dies = text("update ingest_jobs set lease_until = now() - interval '61 s', failures = 4 where id = :job")
     async with database.transaction() as connection:
         await connection.execute(dies, {"job": job.lease.job_id})
 

@@ -8,14 +8,18 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
-from typing import Any, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict, get_args
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
+from tests.chaos.background import background
+from tests.chaos.tcp_proxy import tcp_proxy
 from tests.fakes import InMemoryCatalog, InMemoryIngestQueue, MemoryState
 
 from sherlock.rag import tracing
@@ -23,7 +27,7 @@ from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.adapters.postgres_catalog import PostgresCatalog
 from sherlock.rag.adapters.postgres_queue import CLAIM, KEEP_TO_THE_INDEX, PostgresIngestQueue
 from sherlock.rag.domain.correlation import UNKNOWN, Correlation
-from sherlock.rag.domain.errors import LeaseLost, NotFound
+from sherlock.rag.domain.errors import DatabaseUnavailable, LeaseLost, NotFound
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
     Encoder,
@@ -341,12 +345,107 @@ async def test_lost_workers_are_bounded(
         job = await claimed(queue)
         await later(LEASE_S + 1)
     assert await queue.claim("worker", LEASE_S) is None
+    assert (await member(catalog, job)).status == "in_progress", "the last one may still say that it lives"
+    await later(LEASE_S)
+    assert await queue.claim("worker", LEASE_S) is None
     failed = await member(catalog, job)
     assert failed.status == "failed"
     assert failed.last_error is not None
     assert failed.last_error.code == "server_error"
     assert await queue.depth() == 0
     assert await lost(queue, job.lease)
+
+
+async def test_a_worker_that_comes_back_in_time_keeps_even_a_job_that_would_fail(
+    catalog: Catalog, queue: IngestQueue, attach: Attach, later: Later
+) -> None:
+    await attach()
+    for _ in range(MAX_ATTEMPTS - 1):
+        await queue.retry((await claimed(queue)).lease, 0, ERROR, counted=True)
+    job = await claimed(queue)
+    await later(LEASE_S + 1)
+    assert await queue.claim("another", LEASE_S) is None
+    await queue.renew(job.lease, LEASE_S)
+    await later(LEASE_S - 1)
+    await queue.complete(job.lease, PUBLISHED)
+    assert (await member(catalog, job)).status == "completed"
+
+
+async def test_a_worker_that_lives_gives_back_what_it_does_not_run(
+    catalog: Catalog, queue: IngestQueue, attach: Attach
+) -> None:
+    await attach()
+    await attach()
+    for attempt in range(1, MAX_ATTEMPTS + 3):
+        job = await claimed(queue, "cut off")
+        assert job.lease.attempt == attempt
+        others = await claimed(queue, "another")
+        await queue.vouch("cut off")
+        assert await lost(queue, job.lease)
+        await queue.renew(others.lease, LEASE_S)
+        await queue.release(others.lease)
+
+
+async def test_a_job_that_keeps_its_workers_from_renewing_ends_all_the_same(
+    catalog: Catalog, queue: IngestQueue, attach: Attach, later: Later
+) -> None:
+    await attach()
+    for _ in range(MAX_ATTEMPTS + 1):
+        job = await claimed(queue, "frozen")
+        await later(LEASE_S + 1)
+        after = await claimed(queue, "another")
+        await queue.vouch("frozen")
+        await queue.release(after.lease)
+        assert (await member(catalog, job)).status == "in_progress"
+    job = await claimed(queue, "frozen")
+    await later(OUTAGE_LIMIT_S)
+    await queue.vouch("frozen")
+    assert (await member(catalog, job)).status == "failed"
+    assert await queue.depth() == 0
+
+
+Attempt = Literal["counted", "its worker died", "its worker was cut off", "not settled", "released", "outage"]
+
+
+@given(attempts=st.lists(st.sampled_from(get_args(Attempt)), max_size=8))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_only_faults_and_dead_workers_count(
+    catalog: Catalog, queue: IngestQueue, attach: Attach, later: Later, attempts: list[Attempt]
+) -> None:
+    await attach()
+    counted = 0
+    for number, attempt in enumerate(attempts):
+        owner = f"worker {number}"
+        job = await claimed(queue, owner)
+        match attempt:
+            case "counted":
+                await queue.retry(job.lease, 0, ERROR, counted=True)
+            case "its worker died":
+                await later(2 * LEASE_S + 1)
+            case "its worker was cut off":
+                await later(LEASE_S + 1)
+                after = await queue.claim("another", LEASE_S)
+                assert (after is None) == (counted + 1 == MAX_ATTEMPTS), "the last one has a lease more"
+                await queue.vouch(owner)
+                await queue.vouch(owner)
+                if after is not None:
+                    await queue.release(after.lease)
+            case "not settled":
+                await queue.vouch(owner)
+            case "released":
+                await queue.release(job.lease)
+            case "outage":
+                await queue.retry(job.lease, 0, ERROR, counted=False)
+        counted += attempt in ("counted", "its worker died")
+        if counted == MAX_ATTEMPTS:
+            break
+    last = await queue.claim("the last", LEASE_S)
+    assert (last is None) == (counted == MAX_ATTEMPTS)
+    if last is not None:
+        await queue.complete(last.lease, PUBLISHED)
+        assert (await member(catalog, last)).status == "completed"
+    else:
+        assert (await member(catalog, job)).status == "failed"
 
 
 async def test_a_renewed_lease_holds_on(queue: IngestQueue, attach: Attach, later: Later) -> None:
@@ -628,6 +727,49 @@ async def test_racing_workers_claim_every_job_once(
     assert sorted(claims) == sorted(ids)
     for queue in queues:
         await queue.close()
+
+
+async def test_after_an_outage_the_owners_of_leases_have_time_to_come_back(
+    database: Database, database_url: str, workspace: WorkspaceId
+) -> None:
+    """A queue that was cut off takes nothing from those who were cut off as well; then all is as before."""
+    file = StoredFile("file-cut", workspace, "a.txt", "assistants", 10, "00", 0)
+    await PostgresCatalog(database).add_file(file)
+    store = VectorStore(f"vs_{secrets.token_hex(6)}", workspace, "", None, None, Encoder("hash", 384), 0, 0)
+    await PostgresCatalog(database).add_vector_store(store, [file.id], ChunkingStrategy(512, 50))
+    with background() as loop, tcp_proxy(socket_of(database_url), loop) as network:
+        cut_off = await Database.open(at_port(database_url, network.port), pool_size=2)
+        queue = PostgresIngestQueue(cut_off, **LIMITS)
+
+        async def outage(lease_s: float) -> None:
+            network.cut()
+            with pytest.raises(DatabaseUnavailable):
+                await queue.claim("another", lease_s)
+            async with database.transaction() as connection:
+                await connection.execute(AGE_JOBS, {"seconds": LEASE_S + 1, "workspace": workspace})
+            network.restore()
+
+        job = await claimed(queue)
+        await outage(LEASE_S)
+        assert await queue.claim("another", LEASE_S) is None
+        await queue.renew(job.lease, LEASE_S)
+        await outage(0.1)
+        await asyncio.sleep(0.2)
+        assert (await claimed(queue)).lease.job_id == job.lease.job_id
+        await cut_off.close()
+
+
+def socket_of(url: str) -> Path:
+    place = parse_qs(urlsplit(url).query)
+    return Path(place["host"][0]) / f".s.PGSQL.{place['port'][0]}"
+
+
+def at_port(url: str, port: int) -> str:
+    """The same database where a port of this machine leads to it."""
+    parts = urlsplit(url)
+    return urlunsplit(
+        (parts.scheme, f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{port}", parts.path, "", "")
+    )
 
 
 MANY_JOBS = text("""

@@ -16,6 +16,7 @@ from sherlock import worker
 from sherlock.rag.adapters.hash_embedder import HashEmbedder
 from sherlock.rag.application.ingest import Ingestor
 from sherlock.rag.application.vector_stores import VectorStores
+from sherlock.rag.domain.errors import Unavailable
 from sherlock.rag.domain.models import (
     ChunkingStrategy,
     IngestJob,
@@ -67,26 +68,39 @@ class StuckEmbedder(HashEmbedder):
 
 
 class WatchedQueue(InMemoryIngestQueue):
-    """Fails once, as a fault of ours would, in the methods named in `broken`; keeps what was given back."""
+    """Fails once, as a fault of ours would, in the methods named in `broken`; keeps what was given back.
+
+    In those named in `cut` the connection breaks once: a claim is done and its answer lost.
+    """
 
     def __init__(self, state: MemoryState, *, max_attempts: int) -> None:
         super().__init__(state, max_attempts=max_attempts)
         self.broken: set[str] = set()
+        self.cut: set[str] = set()
         self.counted: list[bool] = []
         self.given_back = asyncio.Event()
         self.renewed = asyncio.Semaphore(0)
+        self.vouched = asyncio.Event()
 
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
         self._break("claim")
-        return await super().claim(owner, lease_s)
+        job = await super().claim(owner, lease_s)
+        if job is not None:
+            self._cut("claim")
+        return job
 
     async def renew(self, lease: Lease, lease_s: float) -> None:
         self._break("renew")
         await super().renew(lease, lease_s)
         self.renewed.release()
 
+    async def vouch(self, owner: str) -> None:
+        await super().vouch(owner)
+        self.vouched.set()
+
     async def complete(self, lease: Lease, published: Published) -> None:
         self._break("complete")
+        self._cut("complete")
         await super().complete(lease, published)
 
     async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> None:
@@ -98,6 +112,11 @@ class WatchedQueue(InMemoryIngestQueue):
         if method in self.broken:
             self.broken.remove(method)
             raise ZeroDivisionError("a secret")
+
+    def _cut(self, method: str) -> None:
+        if method in self.cut:
+            self.cut.remove(method)
+            raise Unavailable("The database is down.")
 
 
 @dataclass
@@ -210,6 +229,38 @@ async def test_an_error_while_completing_is_not_the_files(
     work = await running(bench)
     assert (await bench.settled(store_id)).status == "completed"
     assert bench.queue.counted == []
+    await ended(bench, work)
+
+
+@pytest.mark.parametrize("method", ["claim", "complete"])
+async def test_a_job_whose_claim_or_end_an_outage_swallowed_goes_on_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(worker, "OUTAGE_PAUSE_S", 0)
+    bench.worker = replace(bench.worker, slots=1, lease_s=600)
+    bench.queue.cut = {method}
+    store_id = await bench.attach()
+    work = await running(bench)
+    assert (await bench.settled(store_id)).status == "completed"
+    [job] = bench.catalog.state.all_jobs.values()
+    assert (job.attempt, job.failures) == (2, 0)
+    await ended(bench, work)
+
+
+async def test_a_worker_that_finds_its_job_taken_says_that_it_lives(bench: Bench) -> None:
+    bench.embedder.let_go.clear()
+    await bench.attach()
+    work = await running(bench)
+    await bench.embedder.begun.wait()
+    [job] = bench.catalog.state.jobs.values()
+    job.lease_until -= 600  # it stood still for so long
+    taken = await bench.queue.claim("another", 30)
+    assert taken is not None
+    assert job.failures == 1
+    async with asyncio.timeout(5):
+        await bench.queue.vouched.wait()
+    assert job.failures == 0
+    await bench.queue.renew(taken.lease, 30)
     await ended(bench, work)
 
 

@@ -7,7 +7,9 @@ are queued, in `postgres_catalog`.
 
 import asyncio
 import json
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -38,45 +40,82 @@ WATCH_POLL_S = 1.0
 
 _WORKER_STOPPED = "The file could not be ingested: its worker stopped at every attempt."
 
-# Takes back the jobs whose worker is gone, a failed attempt; with the last allowed one they fail. One
-# that had published (its file has chunks, nothing is staged any more) is done: only its end was not noted.
-_RECOVER = text("""
-    with lost as materialized (
-        select id, workspace_id, vector_store_id, file_id, failures + 1 as failures
-        from ingest_jobs where state = 'running' and lease_until < now()
-        order by lease_until limit 100
-    ), locked as (
-        select l.*, p.published, not p.published and l.failures >= :max_attempts as spent
-        from lost l
-        join vector_store_files m using (workspace_id, vector_store_id, file_id) join ingest_jobs j using (id)
-        cross join lateral (
-            select m.chunk_count > 0
-               and not exists (select from ingest_chunks c where c.job_id = l.id) as published
-        ) p
-        where j.state = 'running' and j.lease_until < now()
-        for no key update of m, j skip locked
-    ), unstaged as (
-        delete from ingest_chunks c using locked l where c.job_id = l.id and l.spent
-    ), failed as (
-        update vector_store_files m
-        set status = 'failed', error_code = 'server_error', error_message = :message
-        from locked l
-        where l.spent and m.workspace_id = l.workspace_id and m.vector_store_id = l.vector_store_id
-          and m.file_id = l.file_id and m.status = 'in_progress'
-    ), completed as (
-        update vector_store_files m set status = 'completed'
-        from locked l
-        where l.published and m.workspace_id = l.workspace_id and m.vector_store_id = l.vector_store_id
-          and m.file_id = l.file_id and m.status = 'in_progress'
-    )
-    update ingest_jobs j set
-        state = case when l.published then 'done' when l.spent then 'failed' else 'waiting' end,
-        failures = case when l.published then j.failures else l.failures end,
-        lease_owner = null, lease_until = null,
-        error_code = case when l.spent then 'server_error' when not l.published then j.error_code end,
-        error_message = case when l.spent then :message when not l.published then j.error_message end,
-        finished_at = case when l.spent or l.published then now() end
-    from locked l where j.id = l.id
+_DOWN_TOO_LONG = "The file could not be ingested: something that takes was down for too long."
+
+
+def _take_back(which: str, *, last: str, changes: str) -> TextClause:
+    """Give back the running jobs `which`; those whose attempt was the `last` one fail.
+
+    One that had published (its file has chunks, nothing is staged any more) is done: only its end was not
+    noted.
+    """
+    return text(f"""
+        with lost as materialized (
+            select id, workspace_id, vector_store_id, file_id
+            from ingest_jobs j where state = 'running' and {which}
+            order by lease_until limit 100
+        ), locked as (
+            select l.*, p.published, not p.published and coalesce({last}, false) as spent
+            from lost l
+            join vector_store_files m using (workspace_id, vector_store_id, file_id)
+            join ingest_jobs j using (id)
+            cross join lateral (
+                select m.chunk_count > 0
+                   and not exists (select from ingest_chunks c where c.job_id = l.id) as published
+            ) p
+            where j.state = 'running' and {which}
+            for no key update of m, j skip locked
+        ), unstaged as (
+            delete from ingest_chunks c using locked l where c.job_id = l.id and l.spent
+        ), failed as (
+            update vector_store_files m
+            set status = 'failed', error_code = 'server_error', error_message = :message
+            from locked l
+            where l.spent and m.workspace_id = l.workspace_id and m.vector_store_id = l.vector_store_id
+              and m.file_id = l.file_id and m.status = 'in_progress'
+        ), completed as (
+            update vector_store_files m set status = 'completed', unconfirmed = false
+            from locked l
+            where l.published and m.workspace_id = l.workspace_id and m.vector_store_id = l.vector_store_id
+              and m.file_id = l.file_id and m.status = 'in_progress'
+        )
+        update ingest_jobs j set
+            state = case when l.published then 'done' when l.spent then 'failed' else 'waiting' end,
+            lease_owner = null, lease_until = null, {changes},
+            error_code = case when l.spent then 'server_error' when not l.published then j.error_code end,
+            error_message = case when l.spent then :message when not l.published then j.error_message end,
+            finished_at = case when l.spent or l.published then now() end
+        from locked l where j.id = l.id
+    """)
+
+
+_DOWN_FOR_A_DAY = "j.outage_since <= now() - make_interval(secs => :outage_limit_s)"
+_LAST_ATTEMPT = f"(j.failures + 1 >= :max_attempts or {_DOWN_FOR_A_DAY})"
+
+# From owners who let their leases run out: a failed attempt, until they say that they live. Where the job
+# would fail they have one lease more for that.
+_RECOVER = _take_back(
+    f"""j.lease_until < now() and (
+            {_LAST_ATTEMPT} is not true or j.lease_until < now() - make_interval(secs => :lease_s)
+        )""",
+    last=_LAST_ATTEMPT,
+    changes="failures = j.failures + 1, lost_owners = j.lost_owners || j.lease_owner",
+)
+
+# From an owner who lives and does not run them: neither its fault nor the file's.
+_GIVE_UP = _take_back(
+    "j.lease_owner = :owner",
+    last=_DOWN_FOR_A_DAY,
+    changes="outage_since = coalesce(j.outage_since, now())",
+)
+
+# Of an owner who lives no lease ran out by a file's fault: it was cut off, or stood still.
+_TAKE_BACK_COUNTS = text("""
+    update ingest_jobs set
+        failures = failures - cardinality(array_positions(lost_owners, CAST(:owner AS text))),
+        lost_owners = array_remove(lost_owners, CAST(:owner AS text)),
+        outage_since = coalesce(outage_since, now())
+    where lost_owners <> '{}' and state in ('waiting', 'running') and :owner = any(lost_owners)
 """)
 
 # The statements below walk an index in its order to the first row that will do. With a hundred thousand rows
@@ -163,7 +202,7 @@ _RELEASE = text(f"""
 """)
 
 _COMPLETE_MEMBERSHIP = text("""
-    update vector_store_files set status = 'completed', chunk_count = :chunk_count,
+    update vector_store_files set status = 'completed', unconfirmed = false, chunk_count = :chunk_count,
         window_count = :window_count, usage_bytes = :usage_bytes, reading_notes = CAST(:notes AS jsonb)
     where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
 """)
@@ -206,7 +245,8 @@ class PostgresIngestQueue:
     """Jobs in `ingest_jobs`.
 
     One fails for good after `max_attempts` counted attempts, or when the attempts that are not counted have
-    found something down for `outage_limit_s`.
+    found something down for `outage_limit_s`. After an outage that this queue has seen it leaves all leases
+    alone for as long as one lasts: their owners were cut off too, and come back.
     """
 
     def __init__(
@@ -215,14 +255,16 @@ class PostgresIngestQueue:
         self._database = database
         self._max_attempts = max_attempts
         self._outage_limit_s = outage_limit_s
+        self._patient_until = 0.0
         self._watched: dict[Lease, asyncio.Event] = {}
         self._listener = database.listen(INGEST_CHANNEL, self._let_go)
 
     async def claim(self, owner: str, lease_s: float) -> IngestJob | None:
-        limits = {"max_attempts": self._max_attempts, "message": _WORKER_STOPPED}
-        async with self._database.transaction() as connection:
+        async with self._reaching(lease_s) as connection:
             await connection.execute(KEEP_TO_THE_INDEX)
-            await connection.execute(_RECOVER, limits)
+            if time.monotonic() >= self._patient_until:
+                patience = {"lease_s": lease_s, "message": _WORKER_STOPPED}
+                await connection.execute(_RECOVER, self._limits | patience)
             claimed = await connection.execute(CLAIM, {"owner": owner, "lease_s": lease_s})
             if (job := claimed.one_or_none()) is None:
                 return None
@@ -244,6 +286,13 @@ class PostgresIngestQueue:
             correlation=Correlation(job.request_id, job.traceparent),
         )
 
+    async def vouch(self, owner: str) -> None:
+        given_up = {"owner": owner, "outage_limit_s": self._outage_limit_s, "message": _DOWN_TOO_LONG}
+        async with self._database.transaction() as connection:
+            await connection.execute(KEEP_TO_THE_INDEX)
+            await connection.execute(_GIVE_UP, given_up)
+            await connection.execute(_TAKE_BACK_COUNTS, {"owner": owner})
+
     async def watch(self, lease: Lease) -> None:
         asked = self._watched[lease] = asyncio.Event()
         try:
@@ -259,7 +308,7 @@ class PostgresIngestQueue:
             del self._watched[lease]
 
     async def renew(self, lease: Lease, lease_s: float) -> None:
-        async with self._database.transaction() as connection:
+        async with self._reaching(lease_s) as connection:
             if await connection.scalar(_RENEW, {**_fence(lease), "lease_s": lease_s}) is None:
                 raise LeaseLost()
 
@@ -286,14 +335,9 @@ class PostgresIngestQueue:
 
     async def retry(self, lease: Lease, delay_s: float, error: LastError, *, counted: bool) -> bool:
         reason = {"code": error.code, "message": error.message}
-        limits = {
-            "delay_s": delay_s,
-            "counted": counted,
-            "max_attempts": self._max_attempts,
-            "outage_limit_s": self._outage_limit_s,
-        }
+        terms = {"delay_s": delay_s, "counted": counted, **self._limits}
         async with self._database.transaction() as connection:
-            membership, spent = await _end(connection, lease, _RETRY, {**reason, **limits})
+            membership, spent = await _end(connection, lease, _RETRY, {**reason, **terms})
             if spent:
                 await connection.execute(_FAIL_SPENT_JOB, {"job_id": lease.job_id})
                 await connection.execute(_FAIL_MEMBERSHIP, {**membership, **reason})
@@ -331,6 +375,20 @@ class PostgresIngestQueue:
     async def close(self) -> None:
         """Stop listening; the database stays open."""
         await self._listener.close()
+
+    @property
+    def _limits(self) -> dict[str, float]:
+        return {"max_attempts": self._max_attempts, "outage_limit_s": self._outage_limit_s}
+
+    @asynccontextmanager
+    async def _reaching(self, lease_s: float) -> AsyncIterator[AsyncConnection]:
+        """A transaction whose failure makes us patient: an outage's end is the end of everybody's."""
+        try:
+            async with self._database.transaction() as connection:
+                yield connection
+        except DatabaseUnavailable:
+            self._patient_until = time.monotonic() + lease_s
+            raise
 
     async def _holds(self, lease: Lease) -> bool:
         async with self._database.transaction() as connection:

@@ -106,7 +106,7 @@ class Housekeeper:
         return await self.ingest_requests.forget_settled(BATCH)
 
     async def clear_unpublished(self) -> int:
-        """What large files left in the index that were cancelled, or failed, while they were published."""
+        """What files left in the index that were cancelled, or failed, while or after they were published."""
         return BATCH if await self.index.clear_unpublished() else 0
 
 

@@ -427,7 +427,15 @@ class IngestQueue(Protocol):
 
         Workspaces whose files wait are served alike, measured in bytes. Within a workspace no file waits for
         larger ones (of another size class); of one size class the oldest comes first.
-        A job whose lease ran out is due. One that has used up its attempts is failed here, not claimed.
+        A job whose lease ran out is due: an attempt that counts, unless its owner lives to `vouch`. One that
+        has used up its attempts is failed here, not claimed, when its owner had one lease more to do so.
+        """
+
+    async def vouch(self, owner: str) -> None:
+        """`owner` lives and runs no job: none of its leases that ran out, or are lost, was a file's fault.
+
+        What it still holds is given back, due at once, not counted, and what was counted is taken back where
+        the job has not ended. As with `retry`, attempts that are not counted may not go on for too long.
         """
 
     async def watch(self, lease: Lease) -> None:

@@ -79,15 +79,20 @@ _STORE_OF_JOB = text("""
     where j.id = :job
 """)
 
-# Before the same chunks are copied in again.
+# Before the same chunks are put in again.
 _UNSTAGE = text("""
     delete from ingest_chunks where job_id = :job and chunk_index = any(CAST(:indices as int[]))
 """)
 
-_STAGE_COLUMNS = (
-    "job_id", "chunk_index", "digest", "content", "char_start", "char_end", "page", "heading",
-    "windows", "weights", "keys", "gap", "page_breaks",
-)  # fmt: skip
+# Rows in one value, so that they cross the network before the statement begins: who is frozen amid COPY holds
+# the job for ever, for the server waits without a bound for the rest.
+_STAGE = """
+    insert into ingest_chunks (job_id, chunk_index, digest, content, char_start, char_end, page, heading,
+                               windows, weights, keys, gap, page_breaks)
+    select job_id, chunk_index, digest, content, char_start, char_end, page, heading,
+           windows, weights, keys, gap, page_breaks
+    from unnest(CAST($1 AS ingest_chunks[]))
+"""
 
 # An earlier attempt may have cut the text into more chunks.
 _DROP_SURPLUS = text("delete from ingest_chunks where job_id = :job and chunk_index >= :chunk_count")
@@ -139,10 +144,11 @@ _PUBLISH = text("""
     join ingest_chunks i on i.job_id = :job and i.chunk_index = p.chunk_index
 """)
 
-# What search takes its estimates from.
+# What search takes its estimates from. Should the ingest not be completed now, the chunks have to go.
 _WRITE_COUNTS = text("""
     update vector_store_files
-    set chunk_count = :chunk_count, window_count = :window_count, usage_bytes = :usage_bytes
+    set chunk_count = :chunk_count, window_count = :window_count, usage_bytes = :usage_bytes,
+        unconfirmed = true
     where workspace_id = :workspace and vector_store_id = :store and file_id = :file
 """)
 
@@ -170,6 +176,22 @@ _REPLACE = text("""
     insert into term_df (store_no, key, df)
     select :store_no, key, step from change order by key
     on conflict (store_no, key) do update set df = greatest(term_df.df + excluded.df, 0)
+""")
+
+# A file that was published and then cancelled or failed, before its ingest was completed. Its store and its
+# membership are locked as publishing locks them; what others hold is passed over.
+_UNCONFIRMED = text("""
+    select m.workspace_id as workspace, m.vector_store_id as store, m.file_id as file, m.store_no, m.file_no
+    from vector_store_files m join vector_stores s using (store_no)
+    where m.unconfirmed and m.status in ('failed', 'cancelled')
+      and not exists (select from publishing p where p.store_no = m.store_no and p.file_no = m.file_no)
+    limit 1
+    for key share of s skip locked for update of m skip locked
+""")
+_COUNT_NOTHING = text("""
+    update vector_store_files
+    set chunk_count = 0, window_count = 0, usage_bytes = 0, unconfirmed = false
+    where store_no = :store_no and file_no = :file_no
 """)
 
 # A file's chunks in order.
@@ -211,10 +233,7 @@ class PgvectorIndex:
         async with self._database.transaction() as connection:
             await _lock_job(connection, lease)
             await connection.execute(_UNSTAGE, {"job": lease.job_id, "indices": list(latest)})
-            copying = await driver(connection)
-            await copying.copy_records_to_table(
-                "ingest_chunks", schema_name="sherlock", records=records, columns=_STAGE_COLUMNS
-            )
+            await (await driver(connection)).execute(_STAGE, records)
 
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
         async with self._target(lease) as (connection, target):
@@ -230,14 +249,16 @@ class PgvectorIndex:
                 last = (await connection.execute(_LAST_CHUNK, target.file)).scalar_one()
                 await _insert(connection, target, 0)
                 await connection.execute(_WRITE_COUNTS, target.file | asdict(staged))
-                await _replace(connection, target, last, job=lease.job_id)
+                await _replace(connection, target.file, target.store_no, last, job=lease.job_id)
                 return staged
         await self._publish_in_parts(lease, staged)
         return staged
 
     async def clear_unpublished(self) -> bool:
         async with self._database.transaction() as connection:
-            return await parts.clear_left_behind(connection, CHUNKS_AT_ONCE)
+            if await parts.clear_left_behind(connection, CHUNKS_AT_ONCE):
+                return True
+            return await _clear_unconfirmed(connection)
 
     async def search(self, workspace_id: WorkspaceId, query: IndexQuery) -> list[Candidate]:
         async with self._database.transaction() as connection:
@@ -269,8 +290,7 @@ class PgvectorIndex:
         while done is None:
             async with self._target(lease) as (connection, target):
                 if not await parts.is_hidden(connection, target.all):
-                    last = (await connection.execute(_LAST_CHUNK, target.file)).scalar_one()
-                    await _replace(connection, target, last, job=None)
+                    await _remove_all(connection, target.file, target.store_no)
                 done = await parts.resume(connection, target.all, CHUNKS_AT_ONCE)
         for first in range(done, staged.chunk_count, CHUNKS_AT_ONCE):
             async with self._target(lease) as (connection, target):
@@ -288,7 +308,7 @@ class PgvectorIndex:
 
 
 def _staged_records(job_id: int, store_no: int, chunks: Mapping[int, EmbeddedChunk]) -> list[tuple[Any, ...]]:
-    """Rows of ingest_chunks, in the order of _STAGE_COLUMNS. Raises `InvalidFile`."""
+    """Rows of ingest_chunks, all of their columns in order. Raises `InvalidFile`."""
     records = []
     for embedded in chunks.values():
         chunk = embedded.chunk
@@ -361,6 +381,23 @@ async def _insert(connection: AsyncConnection, target: _Target, first: int) -> N
     await connection.execute(_PUBLISH, target.all | part)
 
 
-async def _replace(connection: AsyncConnection, target: _Target, last: int, *, job: int | None) -> None:
+async def _remove_all(connection: AsyncConnection, file: dict[str, Any], store_no: int) -> None:
+    last = (await connection.execute(_LAST_CHUNK, file)).scalar_one()
+    await _replace(connection, file, store_no, last, job=None)
+
+
+async def _replace(
+    connection: AsyncConnection, file: dict[str, Any], store_no: int, last: int, *, job: int | None
+) -> None:
     """Remove the former chunks, up to `last`, in favour of what `job` staged; `None`: of nothing yet."""
-    await connection.execute(_REPLACE, target.file | {"job": job, "store_no": target.store_no, "last": last})
+    await connection.execute(_REPLACE, file | {"job": job, "store_no": store_no, "last": last})
+
+
+async def _clear_unconfirmed(connection: AsyncConnection) -> bool:
+    """Remove the chunks of a file that was published and not completed; whether there was one."""
+    found = (await connection.execute(_UNCONFIRMED)).mappings().one_or_none()
+    if found is None:
+        return False
+    await connection.execute(_COUNT_NOTHING, dict(found))
+    await _remove_all(connection, dict(found), found["store_no"])
+    return True
