@@ -5,15 +5,18 @@ import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sherlock.rag import chunker
 from sherlock.rag.chunker import chunk
 from sherlock.rag.document_text import document_text
 from sherlock.rag.domain.models import Chunk, ChunkingStrategy, Section
+from sherlock.rag.parsers import parse
 from sherlock.rag.tokens import Cl100kCounter
 
 COUNTER = Cl100kCounter()
@@ -124,6 +127,49 @@ def test_records_that_fit_are_never_cut(records: list[list[str]], strategy: Chun
     if longest < strategy.max_chunk_size_tokens:
         assert {part.start for part in made} <= starts
         assert {part.end + 1 for part in made} <= starts
+
+
+def fits(text: str, size: int) -> bool:
+    """Whether a chunk can hold it, counted as generously as the chunker does."""
+    gaps_and_words = regex.findall(r"\s+|\S+", text.strip())
+    return sum(map(COUNTER.count, gaps_and_words)) <= size
+
+
+LINES = st.lists(
+    st.sampled_from(
+        ["    value = 4.2", "", "    if valve.closes():", "        stop('feed pump')", "    # no"]
+    ),
+    max_size=40,
+)
+
+
+@given(st.lists(LINES, min_size=1, max_size=12), STRATEGIES)
+@settings(max_examples=60, deadline=None)
+def test_symbols_that_fit_are_never_cut(bodies: list[list[str]], strategy: ChunkingStrategy):
+    symbols = [
+        Section(
+            f"def f{number}():\n" + "\n".join([*body, "    return\n\n"]), heading=f"f{number}", whole=True
+        )
+        for number, body in enumerate(bodies)
+    ]
+    made = [*chunk(symbols, strategy, COUNTER)]
+    for symbol in symbols:
+        if fits(symbol.text, strategy.max_chunk_size_tokens):
+            assert any(symbol.text.strip() in part.text for part in made)
+
+
+@pytest.mark.parametrize("size", [128, 256, 512])
+def test_functions_of_real_source_stay_whole(size: int):
+    kept = 0
+    sources = [path for path in Path(chunker.__file__).parent.rglob("*.py") if path.stat().st_size]
+    for path in sources:
+        sections = [*parse(path, path.name)]
+        made = [*chunk(sections, ChunkingStrategy(size, size // 10), COUNTER)]
+        for section in sections:
+            if section.whole and fits(section.text, size):
+                kept += 1
+                assert any(section.text.strip() in part.text for part in made), (path.name, section.heading)
+    assert kept > 500
 
 
 GRAPHEMES = st.lists(

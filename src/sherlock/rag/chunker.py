@@ -60,9 +60,10 @@ def chunk(sections: Iterable[Section], strategy: ChunkingStrategy, counter: Toke
     neighbours share at most `chunk_overlap_tokens`, and nothing where a new heading begins.
 
     A cut falls at the best place in the chunk's second half: heading, paragraph, line, sentence, word,
-    grapheme. Among records it falls between two of them, wherever in the chunk: only a record that does not
-    fit by itself is cut, and neighbours share whole ones. The limit must be at least 64 tokens (the API asks
-    for 100), so that any 16 characters fit.
+    grapheme. Where it would cut a symbol of source code that fits by itself, it falls before that, wherever
+    in the chunk. So it does between two records: only a record that does not fit by itself is cut, and
+    neighbours share whole ones. The limit must be at least 64 tokens (the API asks for 100), so that any 16
+    characters fit.
     """
     packer = _Packer(strategy, counter)
     for unit in _units(sections, counter):
@@ -170,7 +171,7 @@ class _Packer:
             if self._record_needs_room(unit.cut):
                 self._begin_without_overlap()
             else:
-                yield self._emit(self._best_cut(unit.cut), unit)
+                yield self._emit(self._before_symbol(unit) or self._best_cut(unit.cut), unit)
         self._tokens += unit.tokens + (unit.gap_tokens if self._window else 0)
         self._window.append(unit)
 
@@ -191,6 +192,18 @@ class _Packer:
             if self._window[at].cut > worth:
                 best, worth = at, self._window[at].cut
         return best
+
+    def _before_symbol(self, waiting: _Unit) -> int | None:
+        """How many units stand before the symbol that `waiting` is amid, where that fits by itself."""
+        if not waiting.section.whole or waiting.cut == _HEADING:
+            return None
+        behind = range(len(self._window) - 1, self._shared, -1)
+        begin = next((at for at in behind if self._window[at].cut == _HEADING), None)
+        if begin is None:
+            return None
+        sections = {id(unit.section): unit.section.text for unit in [*self._window[begin:], waiting]}
+        size = sum(self._count(text.strip()) for text in sections.values())
+        return begin if size <= self._limit else None
 
     def _record_needs_room(self, last: int) -> bool:
         """Whether a record does not fit beside those shared with the last chunk, but may by itself."""

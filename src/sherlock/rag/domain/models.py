@@ -269,6 +269,8 @@ class Section:
     """The heading in force, outermost first, joined by " > "."""
     records: bool = False
     """Whether each line is a record, such as a table's row, to be kept in one piece where it fits."""
+    whole: bool = False
+    """Whether what stands under its heading, such as a function, is to be kept in one piece where it fits."""
     scan: bool = False
     """On a section without text, before those of a page: the page shows something and holds no text."""
     ocr: bool = False

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -92,7 +93,8 @@ def _parse(path: Path, patterns: tuple[re.Pattern[str], ...]) -> Iterator[Sectio
     with text.open_text(path) as file:
         for symbols, found in groupby(_owned(text.lines(file), patterns), key=itemgetter(0)):
             heading = " > ".join(symbol.name for symbol in symbols) or None
-            yield from text.gather((line for _, line in found), heading)
+            for section in text.gather((line for _, line in found), heading):
+                yield replace(section, whole=heading is not None)
 
 
 class _Symbol(NamedTuple):
