@@ -85,6 +85,29 @@ async def test_a_transaction_is_all_or_nothing(database: Database, workspace: Wo
         assert await connection.scalar(count, {"w": workspace}) == 1
 
 
+async def test_one_statement_stands_by_itself_and_the_next_transaction_is_one(database_url: str) -> None:
+    add = text("insert into workspaces (id) values (:w)")
+    count = text("select count(*) from workspaces where id like :w || '%'")
+    workspace = f"alone-{time.monotonic_ns()}"
+    database = await Database.open(database_url, pool_size=1)  # every time the same connection
+
+    async def broken() -> None:
+        async with database.transaction() as connection:
+            await connection.execute(add, {"w": f"{workspace}-2"})
+            raise ZeroDivisionError
+
+    try:
+        await database.execute(add, {"w": workspace})
+        with pytest.raises(IntegrityError):
+            await database.execute(add, {"w": workspace})
+        with pytest.raises(ZeroDivisionError):
+            await broken()
+        async with database.transaction() as connection:
+            assert await connection.scalar(count, {"w": workspace}) == 1
+    finally:
+        await database.close()
+
+
 async def test_values_come_in_the_domains_kinds(database: Database) -> None:
     async with database.transaction() as connection:
         value = await connection.scalar(
@@ -205,6 +228,7 @@ async def test_dead_connections_are_replaced(own: Database, owner_url: str) -> N
     async with own.transaction(), own.transaction():
         pass  # both connections of the pool are open
     await terminate(owner_url, "sherlock")
+    await own.execute(text("select CAST(:one AS int)"), {"one": 1})
     assert await answers(own)
 
 

@@ -71,9 +71,11 @@ class Bench:
         async with self.database.transaction() as connection:
             return list(await connection.scalars(statement, {"workspace": self.workspace}))
 
-    async def run_out(self) -> None:
-        async with self.database.transaction() as connection:
-            await connection.execute(_RUN_OUT, {"workspace": self.workspace})
+    async def clear(self) -> None:
+        """Let every reservation run out, also where it is still being renewed, and a housekeeper come by."""
+        while await self.left():
+            await self.database.execute(_RUN_OUT, {"workspace": self.workspace})
+            await self.housekeeper.run_once()
 
     @asynccontextmanager
     async def housekeepers(self, count: int) -> AsyncIterator[None]:
@@ -126,9 +128,7 @@ async def test_an_upload_that_slept_through_its_reservation_is_refused_and_leave
 
     async def frozen() -> AsyncIterator[bytes]:
         yield b"text"
-        await bench.run_out()
-        while await bench.left():
-            await bench.housekeeper.run_once()
+        await bench.clear()
         yield b"more"
 
     with pytest.raises(ReservationLost, match="send it again"):
@@ -158,9 +158,7 @@ class Sleepy(InMemoryFileStore):
         self.blobs, self._bench = bench.blobs.blobs, bench
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        await self._bench.run_out()
-        while await self._bench.left():
-            await self._bench.housekeeper.run_once()
+        await self._bench.clear()
         async for piece in super().read(key, start, end):
             yield piece
 
@@ -187,9 +185,7 @@ async def test_what_has_a_record_stays_and_all_else_goes(
             async with asyncio.timeout(60):
                 while {*await bench.left()} & {*killed}:
                     await bench.housekeeper.run_once()
-    await bench.run_out()
-    while await bench.left():
-        await bench.housekeeper.run_once()
+    await bench.clear()
     assert [record.message for record in caplog.records] == []
     answered = {file.id for files in used if files for file in files}
     stored = {key.partition("/")[2] for key in bench.blobs.blobs}

@@ -25,10 +25,10 @@ import logging
 import os
 import time
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -36,6 +36,7 @@ import pgvector.asyncpg
 import sqlalchemy.exc
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.sql.elements import TextClause
 
 from sherlock.rag import instruments
 from sherlock.rag.domain.errors import DatabaseUnavailable, NotFound
@@ -127,6 +128,18 @@ class Database:
             async with self._engine.begin() as connection:
                 instruments.pool_wait.record(time.perf_counter() - asked)
                 yield connection
+
+    async def execute(self, statement: TextClause, parameters: Mapping[str, Any]) -> None:
+        """One statement that is a transaction by itself, without the round trips that begin and commit one.
+
+        Raises `DatabaseUnavailable`.
+        """
+        with _translated():
+            asked = time.perf_counter()
+            async with self._engine.connect() as connection:
+                instruments.pool_wait.record(time.perf_counter() - asked)
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                await connection.execute(statement, parameters)
 
     def listen(self, channel: str, heard: Callable[[str], None] | None = None) -> "Listener":
         """Notifications of `channel`, on a connection of their own that is opened at the first wait.

@@ -4,11 +4,9 @@ Who wants to keep an object and who wants to remove it meet on its row: the seco
 then finds it gone, or going. Nothing is locked after such a row but what adding the object's file locks.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.sql.elements import TextClause
 
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.domain.models import WorkspaceId
@@ -53,10 +51,10 @@ class PostgresLooseObjects:
         self._database = database
 
     async def reserve(self, workspace_id: WorkspaceId, object_id: str, for_s: float) -> None:
-        await self._execute(_RESERVE, {**_key(workspace_id, object_id), "for_s": for_s})
+        await self._database.execute(_RESERVE, {**_key(workspace_id, object_id), "for_s": for_s})
 
     async def renew(self, workspace_id: WorkspaceId, object_id: str, for_s: float) -> None:
-        await self._execute(_RENEW, {**_key(workspace_id, object_id), "for_s": for_s})
+        await self._database.execute(_RENEW, {**_key(workspace_id, object_id), "for_s": for_s})
 
     async def claim(self, workspace_id: WorkspaceId, object_id: str) -> bool:
         key = _key(workspace_id, object_id)
@@ -72,11 +70,7 @@ class PostgresLooseObjects:
             return [(row.workspace_id, row.id) for row in await connection.execute(_CLAIM_DUE, bounds)]
 
     async def forget(self, workspace_id: WorkspaceId, object_id: str) -> None:
-        await self._execute(_FORGET, _key(workspace_id, object_id))
-
-    async def _execute(self, statement: TextClause, parameters: Mapping[str, Any]) -> None:
-        async with self._database.transaction() as connection:
-            await connection.execute(statement, parameters)
+        await self._database.execute(_FORGET, _key(workspace_id, object_id))
 
 
 def _key(workspace_id: WorkspaceId, object_id: str) -> dict[str, Any]:
