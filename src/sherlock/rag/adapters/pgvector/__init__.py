@@ -84,9 +84,9 @@ _UNSTAGE = text("""
     delete from ingest_chunks where job_id = :job and chunk_index = any(CAST(:indices as int[]))
 """)
 
-# Rows in one value, of a statement that was prepared before the job is locked: until all of it has arrived, the
-# server takes us for idle in a transaction, for which there is a timeout. For the rest of a COPY, or the values
-# of a statement just prepared, it waits without a bound, and a frozen worker would hold the job.
+# Rows in one value, of a statement that was prepared before the job is locked: until all of it has come, the
+# server takes us for idle in a transaction, for which there is a timeout. For the rest of a COPY, or the
+# values of a statement just prepared, it waits without a bound, and a frozen worker would hold the job.
 _STAGE = """
     insert into ingest_chunks (job_id, chunk_index, digest, content, char_start, char_end, page, heading,
                                windows, weights, keys, gap, page_breaks)
