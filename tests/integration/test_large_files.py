@@ -274,11 +274,11 @@ async def test_who_is_frozen_while_it_stages_does_not_keep_the_job(
 
     with background() as loop, tcp_proxy(socket_of(database_url), loop) as network:
         cut_off = await Database.open(at_port(database_url, network.port), pool_size=1)
+        network.stalls_after = 1_000_000  # of ten
         staging = asyncio.create_task(pgvector.PgvectorIndex(cut_off).stage(job.lease, rows))
-        while await is_free():
+        while network.stalls_after >= 0:
             assert not staging.done(), "it was staged before it could be frozen"
             await asyncio.sleep(0.001)
-        network.stall()
         async with asyncio.timeout(20):
             while not await is_free():  # noqa: ASYNC110 - the database tells nobody
                 await asyncio.sleep(0.05)
