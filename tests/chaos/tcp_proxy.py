@@ -1,6 +1,7 @@
 """The network between Sherlock and one dependency: it can be cut, fall silent, and come back."""
 
 import asyncio
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ class TcpProxy:
 
     def __init__(self, target: int | Path, background: Background) -> None:
         self.port = 0
+        self.stalls_after = math.inf
+        """Bytes that get through, either way, before the network stalls by itself."""
         self._target = target
         self._background = background
         self._is_cut = False
@@ -47,6 +50,7 @@ class TcpProxy:
 
     async def _restore(self) -> None:
         self._is_cut = False
+        self.stalls_after = math.inf
         self._flows.set()
 
     async def listen(self) -> asyncio.Server:
@@ -86,6 +90,9 @@ class TcpProxy:
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while piece := await source.read(_PIECE_BYTES):
+            self.stalls_after -= len(piece)
+            if self.stalls_after < 0:
+                self._flows.clear()
             await self._flows.wait()
             sink.write(piece)
             await sink.drain()

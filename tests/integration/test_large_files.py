@@ -1,11 +1,15 @@
 """A large file is published in parts: what is found meanwhile, and what comes of one that is broken off."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import asyncpg
 import pytest
 from sqlalchemy import text
+from tests.chaos.background import background
+from tests.chaos.tcp_proxy import tcp_proxy
 from tests.ports.test_chunk_index import (
     MANUAL,
     Bench,
@@ -15,8 +19,9 @@ from tests.ports.test_chunk_index import (
     postgres_bench,
     texts_of,
 )
+from tests.ports.test_ingest_queue import at_port, socket_of
 
-from sherlock.rag.adapters import pgvector
+from sherlock.rag.adapters import pgvector, postgres
 from sherlock.rag.adapters.pgvector import search as search_module
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.domain.errors import DatabaseUnavailable, LeaseLost
@@ -252,3 +257,32 @@ async def test_what_a_file_left_goes_though_it_started_over_meanwhile(
     assert not await bench.index.clear_unpublished()
     assert texts_of(await bench.search("pump", store)) == set(MANUAL)
     await assert_consistent(database, bench.workspace)
+
+
+async def test_who_is_frozen_while_it_stages_does_not_keep_the_job(
+    bench: Bench, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are on their way, and its silence is noticed by the server, not by itself."""
+    monkeypatch.setitem(postgres._SESSION_SETTINGS, "idle_in_transaction_session_timeout", "500ms")
+    job = await bench.attach(await bench.add_store(), await bench.add_file())
+    rows = [replace(one, windows=one.windows * 2000) for one in await embedded(BOOK)]
+    free = text("select 1 from ingest_jobs where id = :job for update skip locked")
+
+    async def is_free() -> bool:
+        async with database.transaction() as connection:
+            return await connection.scalar(free, {"job": job.lease.job_id}) is not None
+
+    with background() as loop, tcp_proxy(socket_of(database_url), loop) as network:
+        cut_off = await Database.open(at_port(database_url, network.port), pool_size=1)
+        network.stalls_after = 1_000_000  # of ten
+        staging = asyncio.create_task(pgvector.PgvectorIndex(cut_off).stage(job.lease, rows))
+        while network.stalls_after >= 0:
+            assert not staging.done(), "it was staged before it could be frozen"
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(20):
+            while not await is_free():  # noqa: ASYNC110 - the database tells nobody
+                await asyncio.sleep(0.05)
+        network.restore()
+        with pytest.raises(DatabaseUnavailable):
+            await staging
+        await cut_off.close()

@@ -84,8 +84,9 @@ _UNSTAGE = text("""
     delete from ingest_chunks where job_id = :job and chunk_index = any(CAST(:indices as int[]))
 """)
 
-# Rows in one value, so that they cross the network before the statement begins: who is frozen amid COPY holds
-# the job for ever, for the server waits without a bound for the rest.
+# Rows in one value, of a statement that was prepared before the job is locked: until all of it has come, the
+# server takes us for idle in a transaction, for which there is a timeout. For the rest of a COPY, or the
+# values of a statement just prepared, it waits without a bound, and a frozen worker would hold the job.
 _STAGE = """
     insert into ingest_chunks (job_id, chunk_index, digest, content, char_start, char_end, page, heading,
                                windows, weights, keys, gap, page_breaks)
@@ -231,9 +232,10 @@ class PgvectorIndex:
         # Analysis takes a while and needs no connection: a store keeps its number.
         records = await asyncio.to_thread(_staged_records, lease.job_id, store_no, latest)
         async with self._database.transaction() as connection:
+            staging = await (await driver(connection)).prepare(_STAGE)
             await _lock_job(connection, lease)
             await connection.execute(_UNSTAGE, {"job": lease.job_id, "indices": list(latest)})
-            await (await driver(connection)).execute(_STAGE, records)
+            await staging.fetch(records)
 
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
         async with self._target(lease) as (connection, target):
