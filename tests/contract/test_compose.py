@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PROFILES = {
     "think": {"api-think"},
     "reason": {"api", "worker", "migrate", "postgres", "minio", "nats"},
+    "reason-ocr": {"api", "worker-ocr", "migrate", "postgres", "minio", "nats"},
     "ultra-instinct": {
         "api-observed",
         "worker-observed",
@@ -59,7 +60,8 @@ def interpolate(value: str, variables: dict[str, str]) -> str:
 
 
 def sherlocks(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {name: service for name, service in compose["services"].items() if service["image"] == "sherlock"}
+    """Built here; one that reads scanned pages is another image."""
+    return {name: service for name, service in compose["services"].items() if "build" in service}
 
 
 def test_compose_file_fits_the_specification(compose: dict[str, Any]) -> None:
@@ -94,7 +96,7 @@ def test_each_profile_has_one_api_on_port_8802(compose: dict[str, Any], profile:
 
 def test_rag_is_what_the_profile_says(compose: dict[str, Any]) -> None:
     gate = {name: s["environment"]["SHERLOCK_RAG_ENABLED"] for name, s in sherlocks(compose).items()}
-    rag = ("api", "api-observed", "worker", "worker-observed", "migrate")
+    rag = ("api", "api-observed", "worker", "worker-observed", "worker-ocr", "migrate")
     assert gate == {"api-think": "false", **dict.fromkeys(rag, "true")}
 
 
@@ -112,7 +114,7 @@ def test_telemetry_goes_to_the_collector_of_its_profile(compose: dict[str, Any])
 
 
 def test_api_and_worker_wait_for_the_migrations(compose: dict[str, Any]) -> None:
-    for name in ("api", "api-observed", "worker", "worker-observed"):
+    for name in ("api", "api-observed", "worker", "worker-observed", "worker-ocr"):
         needs = compose["services"][name]["depends_on"]
         assert needs["migrate"]["condition"] == "service_completed_successfully"
     assert compose["services"]["migrate"]["restart"] == "no"
@@ -165,7 +167,9 @@ def test_every_name_is_a_setting(text: str, example: dict[str, str]) -> None:
     assert used <= config.known_names()
 
 
-@pytest.mark.parametrize("name", ["api-think", "api", "api-observed", "worker", "worker-observed", "migrate"])
+@pytest.mark.parametrize(
+    "name", ["api-think", "api", "api-observed", "worker", "worker-observed", "worker-ocr", "migrate"]
+)
 def test_sherlock_accepts_what_it_is_given(
     compose: dict[str, Any], example: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
