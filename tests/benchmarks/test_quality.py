@@ -5,11 +5,12 @@ document is a file of one chunk. Run with `pytest -m benchmark -s tests/benchmar
 takes some five minutes on two cores, scifact half an hour.
 """
 
+import itertools
 import os
 import secrets
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,10 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.torch, pytest.mark.timeout(3600
 
 EVAL_DIR = Path(os.environ.get("EVAL_DIR", Path(__file__).parents[3] / "shared" / "eval"))
 BATCH = 64
-RERANK_BUDGET_S = 1.0
-"""More than the default, so that a busy machine measures the order and not its own speed."""
+RERANK_BUDGETS_S = (0.4, 1.0)
+"""The default; and more, as on a faster machine."""
+NOISE = 0.001
+"""Of nDCG@10: what a reranked order may be below the order it was made of before that means anything."""
 CHUNKING = ChunkingStrategy(512, 50)
 
 
@@ -134,19 +137,27 @@ async def test_search_quality(
         embedder,
         reranker,
         candidates=50,
-        rerank_budget_s=RERANK_BUDGET_S,
+        rerank_budget_s=0.0,
     )
 
-    async def measure(alpha: float, rerank: bool = False) -> float:
-        template = SearchQuery((), (store,), SearchOptions(limit=50, alpha=alpha, rerank=rerank))
-        report = await evaluate.run(retriever, workspace, queries, template, document_of=document_of)
-        print(f"\n{collection} alpha {alpha}{' reranked' if rerank else ''}: {report}", end="")
-        return report.ndcg
+    async def measure(alpha: float, budget_s: float = 0.0) -> evaluate.Report:
+        template = SearchQuery((), (store,), SearchOptions(limit=50, alpha=alpha))
+        asked = replace(retriever, rerank_budget_s=budget_s)
+        report = await evaluate.run(asked, workspace, queries, template, document_of=document_of)
+        print(f"\n{collection} alpha {alpha}, {budget_s} s for reranking: {report}", end="", flush=True)
+        return report
 
     bounds = BOUNDS[collection]
-    assert await measure(0.0) >= bounds.keyword
-    assert await measure(1.0) >= bounds.dense
-    assert await measure(0.5) >= bounds.alpha_05
-    fused = await measure(0.7)
-    assert fused >= bounds.alpha_07
-    assert await measure(0.7, rerank=True) >= fused - 0.002
+    keyword, dense = await measure(0.0), await measure(1.0)
+    even, default = await measure(0.5), await measure(0.7)
+    reranked = {
+        (alpha, budget_s): (await measure(alpha, budget_s)).ndcg
+        for alpha, budget_s in itertools.product((0.5, 0.7), RERANK_BUDGETS_S)
+    }
+    assert keyword.ndcg >= bounds.keyword
+    assert dense.ndcg >= bounds.dense
+    assert even.ndcg >= bounds.alpha_05
+    assert default.ndcg >= bounds.alpha_07
+    assert min(even.recall, default.recall) > max(keyword.recall, dense.recall)
+    for (alpha, budget_s), ndcg in reranked.items():
+        assert ndcg >= (even if alpha == 0.5 else default).ndcg - NOISE, (alpha, budget_s)
