@@ -42,7 +42,10 @@ _FINGERPRINTS = """
     from vector_store_files m
 """
 
-_MEMBERSHIPS = "select vector_store_id, file_id, status from vector_store_files"
+_MEMBERSHIPS = """
+    select vector_store_id, file_id, status, concat_ws(': ', error_code, error_message)
+    from vector_store_files
+"""
 _JOBS = "select vector_store_id, file_id, state, count(*) from ingest_jobs group by 1, 2, 3"
 
 # Counts that are 0 in a sound database, by what they would mean.
@@ -147,7 +150,9 @@ def _database(plant: Plant) -> Iterator[str]:
 
 def _ingests(plant: Plant, ingests: Sequence[Ingest], reference: Mapping[Document, str]) -> Iterator[str]:
     """Each ended as it had to, once, with what an undisturbed ingest makes of the same bytes."""
-    statuses = {(store, file): status for store, file, status in plant.database.rows(_MEMBERSHIPS)}
+    memberships = plant.database.rows(_MEMBERSHIPS)
+    statuses = {(store, file): status for store, file, status, _ in memberships}
+    reasons = {(store, file): reason for store, file, _, reason in memberships}
     made = fingerprints(plant)
     jobs = {(store, file, state): count for store, file, state, count in plant.database.rows(_JOBS)}
     for ingest in ingests:
@@ -156,7 +161,8 @@ def _ingests(plant: Plant, ingests: Sequence[Ingest], reference: Mapping[Documen
         if key not in statuses:
             yield f"{name} is lost"
         elif not ingest.status == statuses[key] == has_to_be:
-            yield f"{name} is {statuses[key]} (the API said {ingest.status}), not {has_to_be}"
+            found = f"{statuses[key]} (the API said {ingest.status}; {reasons[key]})"
+            yield f"{name} is {found}, not {has_to_be}"
         elif made[key] != reference[ingest.document]:
             yield f"{name} has other chunks than when it is not disturbed"
         state = "done" if has_to_be == "completed" else "failed"

@@ -20,8 +20,9 @@ LONGEST_AIM_S = 60.0
 long for any worker to have a job."""
 FREEZE_EVERY = 20
 FEW_FAILURES = 4
-"""Of a job that lost as many workers no other is killed: with the fifth it fails, as it should. Nothing else
-counts for long, neither a database that is away for longer than a lease nor a worker that is frozen."""
+"""While a job has lost as many workers none is killed: with the fifth it fails, as it should. Nothing else
+counts for long, neither a database that is away for longer than a lease nor a worker that is frozen; but only
+a living worker can have such a count taken back, whether it runs the job or another does by now."""
 
 
 @dataclass(slots=True)
@@ -100,13 +101,13 @@ class Killer:
     def _stages_of_workers(self) -> dict[int, Stage | None]:
         """How far the job of each worker has come that may be killed; `queued`: it has none and some wait."""
         jobs = jobs_under_way(self.plant.database)
+        if any(job.failures >= FEW_FAILURES for job in jobs):
+            return {}
         idle: Stage | None = "queued" if any(job.stage == "queued" for job in jobs) else None
-        at = {}
-        for number, worker in enumerate(self.plant.workers):
-            own = [job for job in jobs if job.worker_pid == worker.popen.pid]
-            if all(job.failures < FEW_FAILURES for job in own):
-                at[number] = furthest(own) or idle
-        return at
+        return {
+            number: furthest([job for job in jobs if job.worker_pid == worker.popen.pid]) or idle
+            for number, worker in enumerate(self.plant.workers)
+        }
 
     def _count(self, victim: Victim, stage: str) -> None:
         self.killed[victim] += 1
