@@ -180,3 +180,10 @@ SENTENCES = st.text(alphabet="ab 1.,not nó'№一不漢٤\n", max_size=60)
 def test_a_text_agrees_with_itself(text: str) -> None:
     assert agree(text, text)
     assert words(text) <= words(text + " and more")
+
+
+@pytest.mark.parametrize("run", ["1", "1,", "1-", "between 1 ", "1 to "])
+def test_long_runs_of_numbers_are_judged_at_once(run: str) -> None:
+    """In the square of their length these would take longer than any test may."""
+    assert agree("from 9 to 17", f"from 9 to 17 {run * 100_000}")
+    assert not agree("from 17 to 9", f"from 9 to 17. {run * 100_000}")

@@ -98,13 +98,17 @@ def _plain(number: str) -> str:
 
 _SENTENCE_END = re.compile(r"[.!?…](?=\s|$)|[。！？]|\n\s*\n")
 _PIECE = re.compile(rf"(?P<number>{_NUMBER.pattern})|(?P<word>[^\W\d_]+)")
+# A whole number or nothing: where what follows does not fit, no shorter or later part of it is tried, which
+# would take the square of the length of a run of digits.
+_WHOLE = r"\d++(?:[.,’'\u00a0\u202f]\d++)*+"
 # "4 to 8", "4 °C to 8 °C", "between 4 and 8", "4–8": hardly more than a unit stands in between.
 _RANGE = re.compile(
     rf"""
-    ({_NUMBER.pattern}) [^\d.;!?]{{0,20}}? (?: [-–—] | \b(?:to|till|until|through|bis|à|hasta|до)\b )
-    [^\d.;!?]{{0,3}} ({_NUMBER.pattern})
-    | \b (?: between | zwischen | entre | между ) \s+ ({_NUMBER.pattern}) [^\d.;!?]{{0,20}}?
-    \b (?: and | und | et | y | e | и ) \s+ ({_NUMBER.pattern})
+    (?<!\d) (?<!\d[.,’'\u00a0\u202f]) ({_WHOLE})
+    [^\d.;!?]{{0,20}}? (?: [-–—] | \b(?:to|till|until|through|bis|à|hasta|до)\b )
+    [^\d.;!?]{{0,3}} ({_WHOLE})
+    | \b (?: between | zwischen | entre | между ) \s+ ({_WHOLE}) [^\d.;!?]{{0,20}}?
+    \b (?: and | und | et | y | e | и ) \s+ ({_WHOLE})
     """,
     re.VERBOSE | re.IGNORECASE,
 )
