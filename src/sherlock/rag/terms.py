@@ -30,11 +30,11 @@ TERM_BITS = 29
 """Width of a term's key, as wide as `sparsevec` can count: fewer than 18 bits lose quality to collisions."""
 
 # Scripts that put no space between words, and Hangul, which glues particles to them.
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _TOKEN = regex.compile(
     rf"""
-    (?P<unspaced> [{_UNSPACED}] [{_UNSPACED}\p{{M}}ー]* )
-    | [[\p{{L}}\p{{N}}_]--[{_UNSPACED}]] [[\p{{L}}\p{{N}}\p{{M}}_]--[{_UNSPACED}]]*
+    (?P<unspaced> [{UNSPACED}] [{UNSPACED}\p{{M}}ー]* )
+    | [[\p{{L}}\p{{N}}_]--[{UNSPACED}]] [[\p{{L}}\p{{N}}\p{{M}}_]--[{UNSPACED}]]*
     """,
     regex.VERBOSE | regex.VERSION1,
 )

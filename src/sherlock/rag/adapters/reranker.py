@@ -91,11 +91,12 @@ class CrossEncoderReranker:
         reading = asyncio.get_running_loop().run_in_executor(
             self._thread, self._rerank, query, list(texts), time_s, deadline, abandoned, scores
         )
+        reading.add_done_callback(_ended)
         try:
             async with asyncio.timeout(time_s):
                 await asyncio.shield(reading)
         except TimeoutError:
-            reading.add_done_callback(_ended)
+            pass
         except RerankerUnavailable:
             raise
         except Exception as error:  # ONNX Runtime, torch and the tokenizer share no error class
@@ -288,7 +289,7 @@ def _timed(model: _CrossEncoder, batch: Sequence["Encoding"]) -> tuple[list[floa
 
 
 def _ended(reading: "asyncio.Future[None]") -> None:
-    """Look at the outcome that nobody waits for any more, or asyncio would complain."""
+    """Look at the outcome, for nobody may be waiting for it any more, and asyncio would complain."""
     if not reading.cancelled():
         reading.exception()
 

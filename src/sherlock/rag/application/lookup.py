@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 import regex
 
+from sherlock.rag.terms import UNSPACED
+
 POWER = 4
 """The dense score's weight is raised to this: 0.7 becomes 0.24, while 0 and 1 stay what they are."""
 MOST_CAPITALS = 3
 """Words in capitals alone of which a query may consist: with more somebody is shouting."""
 
-# Scripts that put no space between words: where a name begins and ends cannot be told.
-_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+# Where words are not spaced, where a name begins and ends cannot be told.
+_UNSPACED = regex.compile(f"[{UNSPACED}]")
 _BARE = regex.compile(r"[\p{L}\p{N}_](?:.*[\p{L}\p{N}_])?")
 # With a digit or an underscore, a capital behind a small letter, or a point, slash and the like inside.
 _CODE = regex.compile(r"\p{N}|_|\p{Ll}\p{Lu}|[\p{L}\p{N}][./\\:@#$]+[\p{L}\p{N}]")
