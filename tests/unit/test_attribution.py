@@ -25,6 +25,15 @@ FOUND = numbered(
     "Насос нельзя включать без воды. Вентиль открыт зимой.",
     "El museo abre los domingos. No se permite fumar en la sala.",
     "水泵不能在没有水的情况下启动。阀门在冬天打开。",
+    "The yearly report is due on Tuesday, March 3."
+    " Reports are read in May, and may be handed in early."
+    " Vaccines are stored between 2 and 8 degrees."
+    " The shop opens at 9 and closes at 17."
+    " The lower gate is closed in winter."
+    " At most the maximum load of the crane is 40 tonnes."
+    " Visitors sign the book before the tour.",
+    "Der Antrag muss im März gestellt werden. Das Tor ist im Winter geschlossen."
+    " La réunion a lieu en août. La oficina cierra los viernes.",
 )
 
 SUPPORTED = [
@@ -50,6 +59,18 @@ SUPPORTED = [
     ("No se permite fumar en la sala.", 7),
     ("水泵不能在没有水的情况下启动。", 8),
     ("阀门在冬天打开。", 8),
+    ("The yearly report is due in March.", 9),
+    ("On Tuesday 3 March the yearly report is due.", 9),
+    ("May reports be handed in early?", 9),
+    ("In May the reports are read.", 9),
+    ("Vaccines are stored at 2 to 8 degrees.", 9),
+    ("Between 2 and 8 degrees vaccines are stored.", 9),
+    ("The shop closes at 17 and opens at 9.", 9),
+    ("In winter the lower gate is closed.", 9),
+    ("The maximum load of the crane is 40 tonnes.", 9),
+    ("Visitors sign the book before a tour.", 9),
+    ("Der Antrag muss im März gestellt werden.", 10),
+    ("La réunion a lieu en août.", 10),
 ]  # fmt: skip
 
 CONTRADICTED = [
@@ -77,6 +98,19 @@ CONTRADICTED = [
     "El museo no abre los domingos.",
     "Se permite fumar en la sala.",
     "阀门在冬天没打开。",
+    "The yearly report is due in May.",
+    "The yearly report is due on Wednesday, March 3.",
+    "Reports are read in June.",
+    "Vaccines are stored between 8 and 2 degrees.",
+    "Vaccines are stored at 8 to 2 degrees.",
+    "The shop opens at 17 and closes at 9.",
+    "The lower gate is open in winter.",
+    "The minimum load of the crane is 40 tonnes.",
+    "Visitors sign the book after the tour.",
+    "Der Antrag muss im Mai gestellt werden.",
+    "Das Tor ist im Winter geöffnet.",
+    "La réunion a lieu en juillet.",
+    "La oficina cierra los lunes.",
 ]  # fmt: skip
 
 UNSUPPORTED = [
@@ -126,6 +160,13 @@ def test_numbers_have_one_notation(text: str, found: set[str]) -> None:
         ("It must not be opened.", "It must be opened.", False),
         ("It cannot be opened.", "It can't be opened.", True),
         ("不锈钢阀门打开了。", "阀门打开了。", True),
+        ("It was signed on March 5, 2020.", "Signed: 2020-03-05.", True),
+        ("It was signed on April 5, 2020.", "Signed: 2020-03-05.", False),
+        ("It lists parts 5 and 7.", "It lists parts 7 and 5.", True),
+        ("It went up from 5 to 7 percent.", "It went up to 7 percent, from 5.", True),
+        ("It went up from 5 to 7 percent.", "It went up from 7 to 5 percent.", False),
+        ("Open from 9 o'clock to 17 o'clock.", "Open from 9 to 17 o'clock.", True),
+        ("The gate is open.", "The gate, closed in winter, is open.", True),
     ],
 )
 def test_a_negation_counts_in_its_clause(statement: str, quote: str, agreed: bool) -> None:

@@ -1,7 +1,8 @@
-"""Whether a quote can support a statement: it holds its words, its numbers, and says no where it says no.
+"""Whether a quote can support a statement: it holds its words, its numbers and dates, and says no where it
+says no.
 
-Words alone cannot tell "may be opened" from "must not be opened", nor 11 weeks from 12. What is looked at
-here is what can be seen without understanding: a quote that says the same of something else passes.
+Words alone cannot tell "may be opened" from "must not be opened", 11 weeks from 12, nor March from May. What
+is looked at here can be seen without understanding: a quote that says the same of something else passes.
 """
 
 import re
@@ -33,11 +34,12 @@ def support(statement: frozenset[str], quote: frozenset[str]) -> float:
 
 
 def agree(statement: str, quote: str) -> bool:
-    """Whether the quote has every number of the statement, and negates what it negates and nothing else.
+    """Whether the quote has the numbers, months and weekdays of the statement, numbers not the other way
+    round, negates what it negates and nothing else, and has no opposite of a word instead of it.
 
     A clause is compared with the clause of the other that shares most terms with it.
     """
-    if numbers(statement) - numbers(quote):
+    if numbers(statement) - numbers(quote) or not same_dates(statement, quote) or swapped(statement, quote):
         return False
     if len(clauses(statement)) * len(clauses(quote)) > MOST_COMPARED:
         return False
@@ -48,7 +50,9 @@ def agree(statement: str, quote: str) -> bool:
             default=(said, negated),
         )
         shared = len(said & told)
-        if shared and shared >= SAME_CLAUSE * min(len(said), len(told)) and like != negated:
+        if not shared or shared < SAME_CLAUSE * min(len(said), len(told)):
+            continue
+        if like != negated or opposed(said, told):
             return False
     return True
 
@@ -88,6 +92,141 @@ def _plain(number: str) -> str:
     if _THOUSANDS.fullmatch(number):
         number = "".join(re.findall(r"\d", number))
     return re.sub(r"^0+(?=\d)", "", number.replace(",", "."))
+
+
+# ── where numbers stand ─────────────────────────────────────────────────────
+
+_SENTENCE_END = re.compile(r"[.!?…](?=\s|$)|[。！？]|\n\s*\n")
+_PIECE = re.compile(rf"(?P<number>{_NUMBER.pattern})|(?P<word>[^\W\d_]+)")
+# "4 to 8", "4 °C to 8 °C", "between 4 and 8", "4–8": hardly more than a unit stands in between.
+_RANGE = re.compile(
+    rf"""
+    ({_NUMBER.pattern}) [^\d.;!?]{{0,20}}? (?: [-–—] | \b(?:to|till|until|through|bis|à|hasta|до)\b )
+    [^\d.;!?]{{0,3}} ({_NUMBER.pattern})
+    | \b (?: between | zwischen | entre | между ) \s+ ({_NUMBER.pattern}) [^\d.;!?]{{0,20}}?
+    \b (?: and | und | et | y | e | и ) \s+ ({_NUMBER.pattern})
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def swapped(statement: str, quote: str) -> bool:
+    """Whether the quote has numbers of the statement the other way round: "9 to 17", "from 9, until 17"."""
+    shared = numbers(statement) & numbers(quote)
+    if len(shared) < 2:
+        return False
+    told = ranges(quote)
+    if any(pair[::-1] in told for pair in ranges(statement) - told):
+        return True
+    common = words(statement) & words(quote)
+    said = places(statement, common, shared)
+    parts = [places(part, common, shared) for part in _SENTENCE_END.split(quote)]
+    like = [part for part in parts if _without_numbers(part) == _without_numbers(said)]
+    return bool(like) and said not in like
+
+
+@lru_cache(maxsize=4096)
+def ranges(text: str) -> frozenset[tuple[str, str]]:
+    """Both ends of each range, the first one first."""
+    found = (
+        [_plain(end) for end in match.groups() if end]
+        for match in _RANGE.finditer(_WORD.sub(_as_digits, text))
+    )
+    return frozenset((first, last) for first, last in found)
+
+
+def places(text: str, common: frozenset[str], shared: frozenset[str]) -> list[str | frozenset[str]]:
+    """The common terms in order, and between them the shared numbers: as sets, since lists have no order."""
+    found: list[str | frozenset[str]] = []
+    for piece in _PIECE.finditer(_WORD.sub(_as_digits, text)):
+        if piece["word"]:
+            found += [term for term in terms(piece["word"]) if term in common]
+        elif (number := _plain(piece["number"])) in shared:
+            if found and isinstance(found[-1], frozenset):
+                found[-1] |= {number}
+            else:
+                found.append(frozenset({number}))
+    return found
+
+
+def _without_numbers(some: list[str | frozenset[str]]) -> list[str | int]:
+    return [len(one) if isinstance(one, frozenset) else one for one in some]
+
+
+# ── months and weekdays ─────────────────────────────────────────────────────
+
+# English, German, French, Spanish. Only with a capital letter where a small one makes another word of it.
+_MONTHS = (
+    "january jan januar janvier enero, february feb februar février febrero, March Mar März mars marzo, "
+    "april apr avril abril, May mai mayo, june jun juni juin junio, july jul juli juillet julio, "
+    "august aug août agosto, september sep septembre septiembre, october oct oktober okt octobre octubre, "
+    "november nov novembre noviembre, december dec dezember dez décembre diciembre"
+)
+_WEEKDAYS = (
+    "monday montag lundi lunes, tuesday dienstag mardi martes, wednesday mittwoch mercredi miércoles, "
+    "thursday donnerstag jeudi jueves, friday freitag vendredi viernes, saturday samstag sonnabend samedi "
+    "sábado, sunday sonntag dimanche domingo"
+)
+_DATE_WORDS = {
+    word: (kind, n)
+    for kind, names in (("month", _MONTHS), ("weekday", _WEEKDAYS))
+    for n, group in enumerate(names.split(","), start=1)
+    for word in group.split()
+}
+
+
+def same_dates(statement: str, quote: str) -> bool:
+    """Whether the quote has each month and weekday of the statement, a month perhaps as a number.
+
+    One of them at least stands in the sentence of the quote that is most like the statement, if any does.
+    """
+    said, told = dates(statement), dates(quote)
+    if not said:
+        return True
+    of_statement = words(statement)
+    like = max(_SENTENCE_END.split(quote), key=lambda part: len(of_statement & words(part)))
+    for kind in {kind for kind, _ in said}:
+        here = {date for date in dates(like) if date[0] == kind}
+        if here and not here & said:
+            return False
+    return all(kind == "month" and str(n) in numbers(quote) for kind, n in said - told)
+
+
+@lru_cache(maxsize=4096)
+def dates(text: str) -> frozenset[tuple[str, int]]:
+    """The months and weekdays that are named; "May" is one only behind another word."""
+    found = set()
+    for match in _WORD.finditer(text):
+        word = match[0]
+        date = _DATE_WORDS.get(word) or _DATE_WORDS.get(word.casefold().removesuffix("s"))
+        before = text[max(0, match.start() - 2) : match.start()].rstrip()
+        if date and (word != "May" or before[-1:].isalnum()):
+            found.add(date)
+    return frozenset(found)
+
+
+# ── opposites ───────────────────────────────────────────────────────────────
+
+# English and German. Few, and of those that hardly have another meaning: what is no pair is judged by words.
+_PAIRS = (
+    "open/close, opened/shut, above/below, before/after, minimum/maximum, more/less, more/fewer, "
+    "higher/lower, highest/lowest, longer/shorter, faster/slower, increase/decrease, rise/fall, "
+    "inside/outside, empty/full, locked/unlocked, enabled/disabled, allowed/forbidden, "
+    "allowed/prohibited, permitted/forbidden, permitted/prohibited, öffnen/schließen, "
+    "geöffnet/geschlossen, offen/geschlossen, vor/nach, mindestens/höchstens, erlaubt/verboten"
+)
+OPPOSITES = frozenset(
+    pair
+    for one, other in (terms(pair) for pair in _PAIRS.split(", "))
+    for pair in ((one, other), (other, one))
+)
+"""Terms and their opposites, either way round."""
+
+
+def opposed(said: frozenset[str], told: frozenset[str]) -> bool:
+    """Whether all that one clause says and the other does not is the opposite of a word there."""
+    own = said - told
+    return len(own) == 1 and any((*own, term) in OPPOSITES for term in told - said)
 
 
 # ── negation ────────────────────────────────────────────────────────────────
