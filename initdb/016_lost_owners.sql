@@ -10,7 +10,11 @@ create index if not exists ingest_jobs_lost on ingest_jobs (id)
 alter table vector_store_files add column if not exists unconfirmed boolean not null default false;
 create index if not exists vector_store_files_unconfirmed on vector_store_files (store_no, file_no)
     where unconfirmed and status in ('failed', 'cancelled');
-update vector_store_files set unconfirmed = true where status in ('failed', 'cancelled') and chunk_count > 0;
+-- Also those that are in progress and published already, or were published, ended badly and started over since.
+update vector_store_files m set unconfirmed = true
+where status <> 'completed' and exists (
+    select from knowledge_chunks c where c.workspace_id = m.workspace_id
+        and c.vector_store_id = m.vector_store_id and c.file_id = m.file_id);
 
 insert into schema_migrations (name) values ('016_lost_owners') on conflict do nothing;
 reset search_path;

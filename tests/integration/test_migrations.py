@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sherlock.rag.adapters import postgres
+from sherlock.rag.adapters.pgvector import PgvectorIndex
 from sherlock.rag.adapters.postgres import Database, migrate, service_url
 from sherlock.rag.domain.errors import DatabaseUnavailable
 from sherlock.rag.domain.models import WorkspaceId
@@ -312,6 +313,35 @@ async def left(connection: "asyncpg.Connection[asyncpg.Record]", workspace: str)
     row = await connection.fetchrow(LEFT, workspace)
     assert row is not None
     return tuple(row)
+
+
+@pytest.mark.parametrize("counted", [10, 0], ids=["published", "started over"])
+@pytest.mark.parametrize("at_upgrade", ["in_progress", "cancelled"])
+async def test_what_an_older_version_published_and_did_not_complete_goes(
+    empty_database_url: str, counted: int, at_upgrade: str
+) -> None:
+    async with connected(empty_database_url) as connection:
+        for file in sorted(INITDB.glob("*.sql")):
+            if file.name < "016":
+                await connection.execute(file.read_text("utf-8"))
+        for name in ("one", "done"):
+            await a_membership(connection, "default", name)
+        await connection.execute("update vector_store_files set status = 'completed', chunk_count = 10")
+        await connection.execute(
+            "update vector_store_files set status = $1, chunk_count = $2 where file_id = 'one'",
+            at_upgrade,
+            counted,
+        )
+        database = await Database.open(
+            await migrate(empty_database_url, app_password=None, dimension=384), pool_size=1
+        )
+        if at_upgrade == "in_progress":
+            assert not await PgvectorIndex(database).clear_unpublished()  # it may be completed yet
+        await connection.execute("update vector_store_files set status = 'cancelled' where file_id = 'one'")
+        while await PgvectorIndex(database).clear_unpublished():
+            pass
+        await database.close()
+        assert await left(connection, "default") == (10, 10, 10, 20)
 
 
 @pytest.mark.parametrize(

@@ -266,10 +266,33 @@ _DROP_JOBS = text("""
 _START_OVER = text("""
     update vector_store_files m set status = 'in_progress', error_code = null, error_message = null,
         max_chunk_size_tokens = w.size, chunk_overlap_tokens = w.overlap,
-        chunk_count = 0, window_count = 0, usage_bytes = 0
+        chunk_count = 0, window_count = 0, usage_bytes = 0, unconfirmed = false
     from unnest(CAST(:file_ids AS text[]), CAST(:sizes AS int[]),
                 CAST(:overlaps AS int[])) as w (file_id, size, overlap)
     where m.workspace_id = :workspace_id and m.vector_store_id = :vector_store_id and m.file_id = w.file_id
+""")
+
+# What was published of them and never completed goes, or it would be found from now on: a search asks only
+# files with a `chunk_count` for their status. Mostly the housekeeper was here before. Hidden chunks stay
+# hidden until they are cleared. Term frequencies in key order, and last, as everywhere.
+_DROP_CHUNKS = text("""
+    with gone as (
+        delete from knowledge_chunks c
+        where c.workspace_id = :workspace_id and c.vector_store_id = :vector_store_id
+          and c.file_id = any(CAST(:file_ids AS text[]))
+          and (c.store_no, c.file_no) not in (select store_no, file_no from publishing)
+        returning c.id
+    ), counted as (
+        select t.store_no, k as key, count(*) as df
+        from gone join chunk_terms t on t.chunk_id = gone.id cross join lateral unnest(t.keys) k
+        group by t.store_no, k
+    ), locked as (
+        select t.store_no, t.key from term_df t join counted using (store_no, key)
+        order by t.key for update of t
+    )
+    update term_df t set df = t.df - c.df
+    from locked join counted c using (store_no, key)
+    where t.store_no = locked.store_no and t.key = locked.key
 """)
 
 _REPLACE_ATTRIBUTES = text("""
@@ -697,7 +720,8 @@ async def _attach(
     wanted = {one.file_id: one for one in attachments}
     # Those that are attached first: inserting counts the store's files, which detaching does last.
     attached = (await connection.execute(_LOCK_ATTACHED, store | {"file_ids": list(wanted)})).all()
-    queued = await _attach_again(connection, store, wanted, attached)
+    over = await _attach_again(connection, store, wanted, attached)
+    queued = set(over)
     known = {row.file_id for row in attached}
     if new := [one for one in attachments if one.file_id not in known]:
         added = set((await connection.scalars(_ATTACH, store | _columns(new))).all())
@@ -710,6 +734,8 @@ async def _attach(
         came_from = {"request_id": asked.request_id, "traceparent": asked.traceparent}
         await connection.execute(_QUEUE, store | {"file_ids": list(queued)} | _COSTS | came_from)
         await connection.execute(WAKE_WORKERS)
+    if over:
+        await connection.execute(_DROP_CHUNKS, store | {"file_ids": list(over)})
 
 
 async def _attach_again(

@@ -15,6 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 # Whose chunks of the file are hidden, if any are.
 _HIDDEN_BY = text("select job_id from publishing where store_no = :store_no and file_no = :file_no")
 
+# The same, before any of it goes: whoever clears holds this row. One that finds chunks deleted by another
+# would take them for the last ones, and show the rest.
+_LOCK_HIDDEN = text("""
+    select job_id from publishing where store_no = :store_no and file_no = :file_no for update
+""")
+
 _HIDE = text("insert into publishing (store_no, file_no, job_id) values (:store_no, :file_no, :job)")
 
 # Nothing of the file counts in a search any more.
@@ -76,7 +82,7 @@ _CLEAR = text("""
 """)
 
 # A file whose publishing has ended half way, cancelled or failed for good. Its row alone is locked: whoever
-# waits for it holds the membership, which nobody here asks for.
+# waits for it, to clear the file or to delete it, holds the membership, which nobody here asks for.
 _LEFT_BEHIND = text("""
     select p.store_no, p.file_no, m.workspace_id as workspace, m.vector_store_id as store, m.file_id as file
     from publishing p join vector_store_files m using (store_no, file_no)
@@ -103,7 +109,7 @@ async def resume(connection: AsyncConnection, file: dict[str, Any], limit: int) 
 
     What another job hid, or no longer agrees with what is staged, goes; `limit` chunks a call.
     """
-    owner = (await connection.execute(_HIDDEN_BY, file)).scalar_one_or_none()
+    owner = (await connection.execute(_LOCK_HIDDEN, file)).scalar_one_or_none()
     if owner is None:
         await hide(connection, file)
         return 0
