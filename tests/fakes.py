@@ -64,6 +64,7 @@ RECENT_JOBS = 20
 class MemoryMembership:
     value: VectorStoreFile
     attached_at: float
+    read_by: str = ""
 
 
 @dataclass
@@ -527,6 +528,7 @@ class InMemoryIngestQueue:
             usage_bytes=published.usage_bytes,
             notes=published.notes,
         )
+        self.state.memberships[job.membership].read_by = published.read_by
         job.end("done")
         job.stage_ms = published.stage_ms
 

@@ -22,12 +22,14 @@ from sherlock.rag.domain.models import (
     Chunk,
     Comparison,
     Compound,
+    Copied,
     EmbeddedChunk,
     Encoder,
     Filter,
     IndexQuery,
     Lease,
     Published,
+    ReadingNotes,
     Vector,
     WorkspaceId,
 )
@@ -100,6 +102,26 @@ class InMemoryChunkIndex:
                 raise InvalidFile("The text holds characters that cannot be stored.")
         job = self._held(lease)
         self._staged.setdefault(job.id, {}).update({embedded.chunk.index: embedded for embedded in chunks})
+
+    async def stage_copy(self, lease: Lease, read_by: str) -> Copied | None:
+        job = self._held(lease)
+        own = self.state.memberships[job.membership].value
+        workspace_id, store_id, file_id = job.membership
+        encoder = self.state.stores[workspace_id, store_id].encoder
+        for key, membership in self.state.memberships.items():
+            other = membership.value
+            if (
+                key != job.membership
+                and (key[0], key[2]) == (workspace_id, file_id)
+                and (other.status, membership.read_by, other.chunking) == ("completed", read_by, own.chunking)
+                and self.state.stores[key[:2]].encoder == encoder
+                and (stored := self._published.get(key))
+            ):
+                self._staged[job.id] = {
+                    one.chunk.index: EmbeddedChunk(one.chunk, one.windows) for one in stored
+                }
+                return Copied(len(stored), other.notes or ReadingNotes())
+        return None
 
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
         job = self._held(lease)

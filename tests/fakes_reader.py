@@ -14,7 +14,11 @@ from sherlock.rag.tokens import Cl100kCounter
 class InThreadReader:
     def __init__(self, parse: Parse = parsers.parse) -> None:
         self.parse = parse
+        self.read_by = "in a thread"
         self._counter = Cl100kCounter()
+
+    async def version(self) -> str:
+        return self.read_by
 
     async def chunks(
         self,

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
@@ -22,6 +22,7 @@ from sherlock.rag.application import ground, spans
 from sherlock.rag.application.cite import citations
 from sherlock.rag.application.markers import MarkerFilter
 from sherlock.rag.application.passages import passages
+from sherlock.rag.application.relevance import any_relevant
 from sherlock.rag.application.retrieve import Retriever
 from sherlock.rag.application.rewrite import in_context
 from sherlock.rag.domain.errors import (
@@ -192,12 +193,13 @@ class Chat:
     async def _generate(self, state: State, runtime: Runtime[Run]) -> State:
         request, emit, results = runtime.context.request, runtime.context.emit, state["results"]
         found: tuple[Passage, ...] = ()
+        notice = ""
         grounded = results is not None
         if grounded or self._trim_history:
             # Counting tokens and comparing sentences takes milliseconds a page: not on the event loop.
-            request, found = await asyncio.to_thread(self._grounded, request, results)
+            request, found, notice = await asyncio.to_thread(self._grounded, request, results)
         asked = request
-        written = Written(frozenset(passage.number for passage in found) if grounded else None)
+        written = Written(frozenset(passage.number for passage in found) if grounded else None, notice)
         usage: Usage | None = None
         with spans.stage("chat.generate", passages=len(found)) as span, instruments.model_time("llm"):
             spans.content(span, messages=lambda: json.dumps(asked.messages, default=str))
@@ -232,19 +234,32 @@ class Chat:
 
     def _grounded(
         self, request: ChatRequest, results: tuple[Result, ...] | None
-    ) -> tuple[ChatRequest, tuple[Passage, ...]]:
-        """The request as the model gets it, and the passages it was given."""
+    ) -> tuple[ChatRequest, tuple[Passage, ...], str]:
+        """The request as the model gets it, the passages it was given, and what is said before its answer."""
         room = self._model().context_tokens
         messages: list[ChatMessage] = list(request.messages)
         if self._trim_history:
             share = 1.0 if results is None else 1 - ground.PASSAGES_SHARE
             messages = ground.trimmed(messages, self._counter, int(room * share))
         found: tuple[Passage, ...] = ()
+        notice = ""
         if results is not None:
-            budget = ground.passage_budget(self._system_prompt, messages, self._counter, room)
-            found = passages(results, self._counter, budget)
-            messages = ground.grounded_messages(self._system_prompt, found, messages)
-        return replace(request, messages=tuple(messages)), found
+            if worth_showing(results, request):
+                budget = ground.passage_budget(self._system_prompt, messages, self._counter, room)
+                found = passages(results, self._counter, budget)
+            instruction = ""
+            if not found:
+                instruction, notice = ground.nothing_found(messages, request.options)
+            messages = ground.grounded_messages(self._system_prompt, found, messages, instruction)
+        return replace(request, messages=tuple(messages)), found, notice
+
+
+def worth_showing(results: Sequence[Result], request: ChatRequest) -> bool:
+    """Whether the model is to see what was found; who sets a threshold has said himself what is relevant."""
+    search = request.file_search
+    if search is None or search.options.score_threshold > 0:
+        return bool(results)
+    return any_relevant(ground.question(request.messages), results, dense=search.options.alpha > 0)
 
 
 @dataclass(slots=True)
@@ -253,14 +268,29 @@ class Written:
 
     passages: frozenset[int] | None
     """The numbers that a marker may have; `None`: the answer is not grounded, and brackets are brackets."""
+    notice: str = ""
+    """Stands before the text of each choice, and alone where the model writes nothing."""
     pieces: list[str] = field(default_factory=list)
     """Everything the model wrote, calls of functions included, in the order it came."""
     texts: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """The pieces of text of each choice, as they are shown."""
     filters: dict[int, MarkerFilter] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+    """Choices that have begun: with text, a refusal or a call."""
 
     def add(self, event: TextDelta | RefusalDelta | ToolCallDelta | Finished) -> list[AnswerEvent]:
         """What there is to show now, but for the end of a choice."""
+        return [*self._opening(event), *self._shown(event)]
+
+    def _opening(self, event: TextDelta | RefusalDelta | ToolCallDelta | Finished) -> list[AnswerEvent]:
+        if event.choice in self.begun or (isinstance(event, TextDelta) and not event.text):
+            return []
+        self.begun.add(event.choice)
+        if not self.notice or not isinstance(event, TextDelta | Finished):
+            return []
+        return [TextDelta(self.notice + "\n\n" * isinstance(event, TextDelta), event.choice)]
+
+    def _shown(self, event: TextDelta | RefusalDelta | ToolCallDelta | Finished) -> list[AnswerEvent]:
         if isinstance(event, TextDelta | RefusalDelta):
             self.pieces.append(event.text)
         elif isinstance(event, ToolCallDelta):

@@ -109,7 +109,7 @@ class Memory:
     ("encoder", "name", "make"),
     [
         pytest.param("hash", "text.txt", lambda: "".join(prose(MB << 20)).encode(), id="text-hash"),
-        pytest.param("", "text.txt", lambda: "".join(prose(3 << 20)).encode(), id="text"),
+        pytest.param("", "text.txt", lambda: "".join(prose(10 << 20)).encode(), id="text"),
         pytest.param("hash", "book.pdf", lambda: book(3_000, seed=1), id="pdf-hash"),
     ],
 )

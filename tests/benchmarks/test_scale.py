@@ -59,7 +59,7 @@ CHUNKS = int(os.environ.get("BENCH_CHUNKS", "100000"))
 SHARES = (10, 100, 1000)
 """Of CHUNKS, one part in so many."""
 CANDIDATES, ALPHA, PAGE = 50, 0.7, 10
-ASKED, EXACT_QUESTIONS = 100, 30
+ASKED, EXACT_QUESTIONS = 100, 100
 JUDGED_QUESTIONS = 40
 COMPARED_QUESTIONS = 30
 """Of the other designs, where only time is measured."""

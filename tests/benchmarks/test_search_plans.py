@@ -155,7 +155,11 @@ async def plan(database: Database, query: IndexQuery) -> Plan:
             if "set_config" in statement:
                 await connection.exec_driver_sql(statement, parameters)
             elif "with dense" in statement:
-                explained = await connection.exec_driver_sql(f"explain (format json) {statement}", parameters)
+                # Where searches are planned for any values, the plan for these ones might be another.
+                mode = (await connection.exec_driver_sql("show plan_cache_mode")).scalar_one()
+                generic = "generic_plan, " if mode == "force_generic_plan" else ""
+                explain = f"explain ({generic}format json) {statement}"
+                explained = await connection.exec_driver_sql(explain, parameters)
                 told = explained.scalar_one()
                 (top,) = json.loads(told) if isinstance(told, str) else told
                 found.add(top["Plan"], "")
@@ -169,16 +173,17 @@ def files(share: float) -> Filter:
 EITHER = {KEYS, TERMS}
 """The lists of words, or the lists of the store's files: small stores, and filters of many files."""
 
-CASES: list[tuple[str, Filter | None, str, set[str]]] = [
-    ("vs_90", None, GRAPH, {KEYS}),
-    ("vs_7", None, WINDOWS, EITHER),
-    ("vs_1", None, WINDOWS, EITHER),
-    ("vs_01", None, WINDOWS, EITHER),
-    ("vs_90", files(0.9), GRAPH, EITHER),
-    ("vs_90", files(0.5), GRAPH, {TERMS}),
-    ("vs_90", files(0.07), WINDOWS, {TERMS}),
-    ("vs_90", files(0.01), WINDOWS, {TERMS}),
-    ("vs_90", files(0.002), WINDOWS, {TERMS}),
+CASES: list[tuple[str, Filter | None, set[str], set[str]]] = [
+    ("vs_90", None, {GRAPH}, {KEYS}),
+    ("vs_7", None, {WINDOWS}, EITHER),
+    ("vs_1", None, {WINDOWS}, EITHER),
+    ("vs_01", None, {WINDOWS}, EITHER),
+    ("vs_90", files(0.9), {GRAPH}, EITHER),
+    # Just below the bound of a scan, once the size of the whole table is known.
+    ("vs_90", files(0.5), {GRAPH, WINDOWS}, {TERMS}),
+    ("vs_90", files(0.07), {WINDOWS}, {TERMS}),
+    ("vs_90", files(0.01), {WINDOWS}, {TERMS}),
+    ("vs_90", files(0.002), {WINDOWS}, {TERMS}),
 ]
 
 
@@ -195,7 +200,8 @@ async def check_plans(database: Database, state: str) -> None:
         found = await plan(database, IndexQuery(QUESTION, VECTOR, (store,), 0.7, 50, where))
         share = "" if where is None else f", filtered to {where.value} files"  # type: ignore[union-attr]
         print(f"\n{state}, {store}{share}: {found}", end="")
-        assert found.dense == {dense}
+        assert len(found.dense) == 1
+        assert found.dense <= dense
         assert keyword & found.keyword
         assert not found.scanned
     # An excluded word leaves the graph its order.

@@ -29,6 +29,8 @@ class Ingest:
     status: str = "in_progress"
     took_s: float = 0.0
     """From attaching, with all that is asked again, to the end."""
+    again: bool = False
+    """The file was ingested into another store before."""
     messages: int = 0
     """Requests that were sent for it over NATS."""
 
@@ -52,10 +54,11 @@ class Users:
     # ── one ingest ──────────────────────────────────────────────────────────
 
     def ingest(self, client: openai.OpenAI, dice: random.Random, ingest: Ingest) -> None:
-        """From the bytes to the end of the ingest, in one of four ways."""
-        large = len(ingest.document.content) > 20_000
-        send = self.send_in_parts if large and dice.random() < 0.5 else self.send
-        ingest.file_id = send(client, ingest)
+        """From the bytes, or a file that is there, to the end of the ingest, in one of four ways."""
+        if not ingest.file_id:
+            large = len(ingest.document.content) > 20_000
+            send = self.send_in_parts if large and dice.random() < 0.5 else self.send
+            ingest.file_id = send(client, ingest)
         began = time.monotonic()
         match dice.randrange(4):
             case 0:
@@ -155,10 +158,11 @@ class Users:
             dice = random.Random(f"{self.seed} {number}")
             client = self.plant.deployment.client().with_options(timeout=20)
             try:
+                ingest = self._next(dice, stores)
                 while next(numbers) < count and not self.stopping.is_set():
-                    ingest = Ingest(dice.choice(self.documents), dice.choice(stores))
                     self.ingest(client, dice, ingest)
                     self.ingests.append(ingest)
+                    ingest = self._next(dice, stores, ingest)
             except BaseException as error:
                 self._failures.append(error)
                 self.stopping.set()
@@ -178,6 +182,13 @@ class Users:
                 thread.join()
         if self._failures:
             raise self._failures[0]
+
+    def _next(self, dice: random.Random, stores: Sequence[str], last: Ingest | None = None) -> Ingest:
+        """A document, or once in a while the last one's file in another store, which copies it."""
+        others = [store for store in stores if last is not None and store != last.store_id]
+        if last is not None and others and not last.again and dice.random() < 0.3:
+            return Ingest(last.document, dice.choice(others), last.file_id, again=True)
+        return Ingest(dice.choice(self.documents), dice.choice(stores))
 
     @property
     def are_busy(self) -> bool:

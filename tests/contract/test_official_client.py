@@ -12,6 +12,7 @@ import pytest
 from tests.contract.data.check_response import parse_sse, request_violations, stream_violations, violations
 from tests.serving import Served
 
+from sherlock.rag.application.ground import NOTHING_FOUND, NOTICE, SMALL_TALK
 from sherlock.rag.domain.errors import ChatModelUnavailable
 from sherlock.rag.domain.models import (
     Finished,
@@ -370,10 +371,38 @@ def test_an_answer_that_rests_on_nothing_says_so(rag_on: Served, http: httpx.Cli
     rag_on.chat_model.reply = "The moon is made of green cheese [1]."
     nothing = chat(http, tools=file_search("vs_nobody"))
     assert (nothing["sherlock"]["grounded"], nothing["choices"][0]["message"]["annotations"]) == (False, [])
-    assert nothing["choices"][0]["message"]["content"] == "The moon is made of green cheese."
-    assert "No passages were found" in rag_on.chat_model.requests[-1].messages[0]["content"]
+    said = f"{NOTICE}\n\nThe moon is made of green cheese."
+    assert nothing["choices"][0]["message"]["content"] == said
+    assert NOTHING_FOUND in rag_on.chat_model.requests[-1].messages[0]["content"]
     rag_on.chat_model.reply = "The moon is made of green cheese."
     assert chat(http, tools=file_search(store_id))["sherlock"]["grounded"] is False
+
+
+def test_a_question_about_something_else_gets_no_passages(
+    rag_on: Served, http: httpx.Client, store_id: str
+) -> None:
+    rag_on.chat_model.reply = "Paris [1]."
+    messages = [{"role": "user", "content": "Which town is the capital of France?"}]
+    search = {"tools": file_search(store_id), "messages": messages}
+    answer = chat(http, **search)
+    assert answer["choices"][0]["message"]["content"] == f"{NOTICE}\n\nParis."
+    assert (answer["sherlock"]["grounded"], answer["choices"][0]["message"]["annotations"]) == (False, [])
+    instructions, asked = rag_on.chat_model.requests[-1].messages
+    assert NOTHING_FOUND in instructions["content"]
+    assert asked["content"] == "Which town is the capital of France?"
+    *chunks, _ = streamed(http, **search)
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == f"{NOTICE}\n\nParis."
+    assert chunks[-1]["sherlock"]["grounded"] is False
+
+
+def test_a_greeting_is_answered_as_one(rag_on: Served, http: httpx.Client, store_id: str) -> None:
+    rag_on.chat_model.reply = "Hello to you."
+    answer = chat(http, tools=file_search(store_id), messages=[{"role": "user", "content": "Hi there!"}])
+    assert answer["choices"][0]["message"]["content"] == "Hello to you."
+    instructions, asked = rag_on.chat_model.requests[-1].messages
+    assert instructions["content"].endswith(SMALL_TALK)
+    assert asked["content"] == "Hi there!"
 
 
 def test_quotes_stand_in_the_content_of_the_file(rag_on: Served, http: httpx.Client) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from tests.contract.data.check_response import parse_sse, request_violations, stream_violations, violations
 from tests.serving import Served
 
+from sherlock.rag.application.ground import NOTICE
 from sherlock.rag.domain.errors import ChatModelRateLimited, ChatModelUnavailable, SherlockError
 from sherlock.rag.domain.models import Finished, RefusalDelta, TextDelta, ToolCallDelta, Usage
 
@@ -294,6 +295,23 @@ def test_a_grounded_response_cites_its_passage(
     assert (hidden.type, hidden.results) == ("file_search_call", None)  # type: ignore[union-attr]
     shown = client.responses.retrieve(response["id"], include=["file_search_call.results"])
     assert shown.to_dict() == response
+
+
+def test_a_question_about_something_else_gets_no_passages(
+    rag_on: Served, http: httpx.Client, store_id: str
+) -> None:
+    rag_on.chat_model.reply = "Paris [1]."
+    body = {"tools": [file_search(store_id)], "input": "Which town is the capital of France?"}
+    response = create(http, **body, include=["file_search_call.results"])
+    search, message = response["output"]
+    assert search["results"], "what was found is told as it is"
+    assert message["content"][0] | {"logprobs": []} == {
+        "type": "output_text", "text": f"{NOTICE}\n\nParis.", "annotations": [], "logprobs": [],
+    }  # fmt: skip
+    assert response["sherlock"]["grounded"] is False
+    last = streamed(http, **body)[-1]["response"]
+    assert last["output"][1]["content"] == message["content"]
+    assert last["sherlock"]["grounded"] is False
 
 
 def test_a_statement_without_a_mark_is_cited_at_its_end(

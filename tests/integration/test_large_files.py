@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import asyncpg
 import pytest
@@ -24,6 +25,7 @@ from tests.ports.test_ingest_queue import at_port, socket_of
 from sherlock.rag.adapters import pgvector, postgres
 from sherlock.rag.adapters.pgvector import parts
 from sherlock.rag.adapters.pgvector import search as search_module
+from sherlock.rag.adapters.pgvector.siblings import read_keys
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.domain.errors import DatabaseUnavailable, LeaseLost
 from sherlock.rag.domain.models import Comparison, IngestJob, LastError
@@ -46,7 +48,7 @@ WAITING = text("""
 """)
 FAIL_AT = """
     create function sherlock.fail() returns trigger language plpgsql as $$
-    begin raise exception 'no' using errcode = '57014'; end $$;
+    begin perform pg_sleep({}); raise exception 'no' using errcode = '57014'; end $$;
     create trigger fail before insert on sherlock.knowledge_chunks
         for each row when (new.chunk_index = {}) execute function sherlock.fail();
 """
@@ -58,17 +60,18 @@ FAIL_NO_MORE = """
 
 @pytest.fixture
 def bench(postgres_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Two chunks are a part, so that anything above is a large file."""
+    """Two chunks are a part, so that anything above is a large file; one part goes after the other."""
     monkeypatch.setattr(pgvector, "CHUNKS_AT_ONCE", 2)
+    monkeypatch.setattr(pgvector, "PARTS_AT_ONCE", 1)
     return postgres_bench
 
 
 @contextlib.asynccontextmanager
-async def failing_at(owner_url: str, chunk_index: int) -> AsyncIterator[None]:
+async def failing_at(owner_url: str, chunk_index: int, after_s: float = 0) -> AsyncIterator[None]:
     """The database refuses this chunk."""
     owner = await asyncpg.connect(owner_url)
     try:
-        await owner.execute(FAIL_AT.format(chunk_index))
+        await owner.execute(FAIL_AT.format(after_s, chunk_index))
         yield
     finally:
         await owner.execute(FAIL_NO_MORE)
@@ -156,6 +159,63 @@ async def test_publishing_goes_on_where_it_was_broken_off(
     assert kept.items() <= (await rows_of(database, store, file)).items()
     assert texts_of(await bench.search("pump", store)) == set(BOOK)
     assert [one.text for one in await bench.index.chunks(bench.workspace, store, file)] == BOOK
+    await assert_consistent(database, bench.workspace)
+
+
+async def test_a_part_that_is_missing_before_others_is_put_in(
+    bench: Bench, database: Database, owner_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgvector, "PARTS_AT_ONCE", 2)
+    store, file = await bench.add_store(), await bench.add_file()
+    job = await bench.attach(store, file)
+    await bench.index.stage(job.lease, await embedded(BOOK))
+    async with failing_at(owner_url, 1, after_s=2):  # the other parts are there by then
+        with pytest.raises(DatabaseUnavailable):
+            await bench.index.publish(job.lease, len(BOOK))
+    kept = await rows_of(database, store, file)
+    assert sorted(kept) == list(range(2, len(BOOK)))
+    await bench.queue.complete(job.lease, await bench.index.publish(job.lease, len(BOOK)))
+    assert kept.items() <= (await rows_of(database, store, file)).items()
+    assert [one.text for one in await bench.index.chunks(bench.workspace, store, file)] == BOOK
+    await assert_consistent(database, bench.workspace)
+
+
+@pytest.mark.parametrize("at_once", [2, 5])
+async def test_parts_side_by_side_leave_the_same(
+    bench: Bench, database: Database, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(pgvector, "PARTS_AT_ONCE", at_once)
+    store = await bench.add_store()
+    texts = [f"pump number {number} of the same words" for number in range(41)]
+    file = await bench.ingest(store, texts)
+    assert [one.text for one in await bench.index.chunks(bench.workspace, store, file)] == texts
+    await assert_consistent(database, bench.workspace)
+
+
+async def test_a_sibling_that_goes_while_it_is_copied_is_made_again(
+    bench: Bench, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgvector, "COPIED_AT_ONCE", 2)
+    one, another = await bench.add_store(), await bench.add_store()
+    file = await bench.add_file()
+    first = await bench.attach(one, file)
+    await bench.index.stage(first.lease, await embedded(BOOK))
+    published = await bench.index.publish(first.lease, len(BOOK))
+    await bench.queue.complete(first.lease, replace(published, read_by="reader"))
+    job = await bench.attach(another, file)
+
+    async def after_the_first_two(*args: Any) -> dict[int, str]:
+        keys = await read_keys(*args)
+        if args[2]:  # the keys are read; the chunks go before they are copied
+            await bench.catalog.detach_file(bench.workspace, one, file)
+        return keys
+
+    monkeypatch.setattr(pgvector, "read_keys", after_the_first_two)
+    assert await bench.index.stage_copy(job.lease, "reader") is None
+    assert await bench.index.stage_copy(job.lease, "reader") is None
+    await bench.index.stage(job.lease, await embedded(BOOK))
+    await bench.queue.complete(job.lease, await bench.index.publish(job.lease, len(BOOK)))
+    assert [made.text for made in await bench.index.chunks(bench.workspace, another, file)] == BOOK
     await assert_consistent(database, bench.workspace)
 
 

@@ -218,7 +218,7 @@ def health_tells_of_the_jobs(running: Deployment, seen: Seen) -> None:
         wait_until(lambda: ingest()["recent_jobs"] == 2)
         told = ingest()
     assert (told["waiting"], told["running"], told["oldest_age_s"]) == (0, 0, 0)
-    assert told["stage_ms"].keys() == {"fetch", "parse", "embed", "stage", "publish"}
+    assert told["stage_ms"].keys() == {"copy", "fetch", "parse", "embed", "stage", "publish"}
     assert all(milliseconds >= 0 for milliseconds in told["stage_ms"].values())
 
 
@@ -242,7 +242,7 @@ def every_label_is_bounded(sent: Received) -> None:
     )
 
 
-STAGES = {f"ingest.{stage}" for stage in ("fetch", "parse", "embed", "stage", "publish")}
+STAGES = {f"ingest.{stage}" for stage in ("copy", "fetch", "parse", "embed", "stage", "publish")}
 
 
 def spans_form_the_traces(seen: Seen) -> None:

@@ -34,6 +34,7 @@ from sherlock.rag.domain.models import (
     ChunkingStrategy,
     Comparison,
     Compound,
+    Copied,
     EmbeddedChunk,
     Encoder,
     Filter,
@@ -41,6 +42,7 @@ from sherlock.rag.domain.models import (
     IngestJob,
     LastError,
     Published,
+    ReadingNotes,
     StoredFile,
     Vector,
     VectorStore,
@@ -300,6 +302,99 @@ async def test_what_is_encoded_goes_with_the_last_chunk_that_has_it(bench: Bench
     assert {*await bench.index.encoded(bench.workspace, EMBEDDER.encoder, digests)} == {*digests}
     await bench.catalog.delete_vector_store(bench.workspace, another)
     assert await bench.index.encoded(bench.workspace, EMBEDDER.encoder, digests) == {}
+
+
+async def completed(
+    bench: Bench, store: str, file: str, chunks: Sequence[EmbeddedChunk], read_by: str
+) -> None:
+    job = await bench.attach(store, file)
+    await bench.index.stage(job.lease, chunks)
+    published = await bench.index.publish(job.lease, len(chunks))
+    notes = ReadingNotes("utf-8", 7, "3", "")
+    await bench.queue.complete(job.lease, replace(published, read_by=read_by, notes=notes))
+
+
+async def two_windows() -> list[EmbeddedChunk]:
+    """Chunks of which one has everything that a chunk can have."""
+    chunks = await embedded([*MANUAL, "two windows"])
+    told = replace(chunks[3].chunk, page=3, heading="Pumps", gap="\n\n", page_breaks=((4, 4), (6, None)))
+    return [*chunks[:3], EmbeddedChunk(told, [axis(0), axis(1)])]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+async def test_a_copy_is_what_another_store_has(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(pgvector, "COPIED_AT_ONCE", at_once)
+    chunks = await two_windows()
+    (one, another), file = (await bench.add_store(), await bench.add_store()), await bench.add_file()
+    await completed(bench, one, file, chunks, "reader 1")
+    job = await bench.attach(another, file)
+    for _ in range(2):  # as often as a job is begun
+        assert await bench.index.stage_copy(job.lease, "reader 1") == Copied(
+            4, ReadingNotes("utf-8", 7, "3", "")
+        )
+    assert await bench.search("KX-4471", another) == [], "only staged"
+    await bench.queue.complete(job.lease, await bench.index.publish(job.lease, 4))
+    first, second = [await bench.index.chunks(bench.workspace, store, file) for store in (one, another)]
+    assert first == second == [made.chunk for made in chunks]
+    for question in ("KX-4471", "pump", "windows"):
+        for alpha in (0.0, 0.7, 1.0):
+            theirs, ours = [
+                {(made.text, made.cosine, made.keyword) for made in found}
+                for found in [await bench.search(question, store, alpha=alpha) for store in (one, another)]
+            ]
+            assert theirs == ours != set()
+
+
+@pytest.mark.parametrize("why", ["reader", "size", "encoder", "unfinished", "detached", "workspace", "same"])
+async def test_what_would_be_made_otherwise_is_not_copied(
+    bench: Bench, why: str, stranger: WorkspaceId
+) -> None:
+    one, another = await bench.add_store(), await bench.add_store()
+    file = await bench.add_file()
+    chunks = await embedded(MANUAL)
+    if why == "unfinished":
+        begun = await bench.attach(one, file)
+        await bench.index.stage(begun.lease, chunks)
+        await bench.index.publish(begun.lease, 3)
+    else:
+        await completed(bench, one, file, chunks, "reader 1")
+    if why == "detached":
+        await bench.catalog.detach_file(bench.workspace, one, file)
+    chunking = ChunkingStrategy(256, 50) if why == "size" else CHUNKING
+    if why == "encoder":
+        now = int(time.time())
+        store = VectorStore(
+            f"vs_{secrets.token_hex(8)}", bench.workspace, "", None, None, Encoder("another", 384), now, now
+        )
+        another = (await bench.catalog.add_vector_store(store, [], CHUNKING)).id
+    workspace = bench.workspace
+    if why == "workspace":
+        workspace = stranger
+        another, file = await bench.add_store(stranger), await bench.add_file(stranger)
+    if why == "same":
+        another, chunking = one, ChunkingStrategy(256, 50)
+        await bench.catalog.detach_file(bench.workspace, one, file)
+    await bench.catalog.attach_file(
+        workspace, another, file, attributes=None, chunking=chunking, chunking_given=True
+    )
+    job = await bench.claim()
+    read_by = "reader 2" if why == "reader" else "reader 1"
+    assert await bench.index.stage_copy(job.lease, read_by) is None
+    assert await bench.index.staged(job.lease) == {}
+
+
+async def test_a_copy_is_for_the_job_s_owner_alone(bench: Bench) -> None:
+    one, another = await bench.add_store(), await bench.add_store()
+    file = await bench.add_file()
+    await completed(bench, one, file, await embedded(MANUAL), "reader 1")
+    older = await bench.attach(another, file)
+    await bench.queue.release(older.lease)
+    newer = await bench.claim()
+    with contextlib.suppress(LeaseLost):
+        assert await bench.index.stage_copy(older.lease, "reader 1") is None
+    assert await bench.index.staged(newer.lease) == {}
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
@@ -661,6 +756,7 @@ ORPHANS = text("""
         + (select count(*) from term_df where store_no not in (select store_no from vector_stores))
         + (select count(*) from ingest_chunks where job_id not in (select id from ingest_jobs))
         + (select count(*) from publishing) + (select count(*) from publishing_terms)
+        + (select count(*) from publishing_parts)
 """)
 
 

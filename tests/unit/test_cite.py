@@ -91,3 +91,12 @@ def test_sentences_hold_every_character_that_is_not_blank(text: str) -> None:
     found = sentences(text)
     assert "".join("".join(text[s.start : s.end].split()) for s in found) == "".join(text.split())
     assert all(one.end <= other.start for one, other in pairwise(found))
+
+
+@pytest.mark.parametrize("run", [".", "!?", "…", '."', ".)", "。", "\n", "\n a"])
+def test_long_runs_of_stops_are_taken_at_once(run: str) -> None:
+    """In the square of their length these would take longer than any test may."""
+    text = f"It is blue {run * 100_000}x"
+    found = sentences(text)
+    assert text[found[0].start :].startswith("It is blue")
+    assert found[-1].end == len(text)

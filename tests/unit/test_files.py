@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes import InMemoryCatalog
+from tests.fakes import InMemoryCatalog, MemoryState
 from tests.fakes_files import InMemoryFileStore
 from tests.fakes_objects import InMemoryLooseObjects
 
@@ -47,6 +47,21 @@ class FailingCatalog(InMemoryCatalog):
         if self.stays_down:
             raise DatabaseUnavailable
         return await super().delete_file(workspace_id, file_id)
+
+
+class StumblingLooseObjects(InMemoryLooseObjects):
+    """Its first renewal meets an error that nobody has thought of; `renewed` is set by the next one."""
+
+    def __init__(self, state: MemoryState) -> None:
+        super().__init__(state)
+        self.renewals, self.renewed = 0, asyncio.Event()
+
+    async def renew(self, workspace_id: WorkspaceId, object_id: str, for_s: float) -> None:
+        self.renewals += 1
+        if self.renewals == 1:
+            raise RuntimeError("about secret.txt")
+        await super().renew(workspace_id, object_id, for_s)
+        self.renewed.set()
 
 
 def files_over(catalog: InMemoryCatalog, store: InMemoryFileStore) -> Files:
@@ -335,3 +350,16 @@ def test_any_filename_can_be_stored(sent: str):
     assert not {"/", "\\", "\0", "\n"} & {*name}
     name.encode()
     assert clean_filename(name) == name
+
+
+async def test_a_reservation_is_renewed_also_after_an_unknown_error(
+    catalog: InMemoryCatalog, store: InMemoryFileStore, caplog: pytest.LogCaptureFixture
+):
+    loose = StumblingLooseObjects(catalog.state)
+    async with Objects(loose, store, held_s=0.06).reserved(HERE, "file-1"):
+        async with asyncio.timeout(20):
+            await loose.renewed.wait()
+    assert [(record.levelname, getattr(record, "error", None)) for record in caplog.records] == [
+        ("ERROR", "RuntimeError")
+    ]
+    assert "secret" not in caplog.text

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.fakes_models import FakeChatModel
 
-from sherlock.graph import Chat
+from sherlock.graph import Chat, Written
 from sherlock.rag.domain.errors import (
     ChatModelNotConfigured,
     ChatModelUnavailable,
@@ -25,6 +25,7 @@ from sherlock.rag.domain.models import (
     FileSearch,
     Finished,
     ModelEvent,
+    RefusalDelta,
     SearchOptions,
     TextDelta,
     ToolCallDelta,
@@ -124,6 +125,31 @@ async def test_what_is_missing_is_said() -> None:
     search = FileSearch(("vs_1",), SearchOptions(limit=5, alpha=0.7))
     with pytest.raises(RagDisabled):
         await answer(chat(FakeChatModel()), ChatRequest("fake-model", (), search))
+
+
+def test_a_notice_stands_once_before_the_text_of_each_choice() -> None:
+    call = ToolCallDelta(0, "call_1", "weigh", "{}", choice=2)
+    events = [
+        TextDelta(""),
+        TextDelta("Pa"),
+        TextDelta("Oslo", choice=1),
+        call,
+        RefusalDelta("No.", choice=3),
+        TextDelta("ris"),
+        *(Finished("stop", choice) for choice in range(5)),
+    ]
+    written = Written(frozenset(), "None found.")
+    assert [shown for event in events for shown in written.add(event)] == [
+        TextDelta(""),
+        TextDelta("None found.\n\n"),
+        TextDelta("Pa"),
+        TextDelta("None found.\n\n", choice=1),
+        TextDelta("Oslo", choice=1),
+        call,
+        RefusalDelta("No.", choice=3),
+        TextDelta("ris"),
+        TextDelta("None found.", choice=4),
+    ]
 
 
 async def test_errors_come_through_where_they_happen() -> None:

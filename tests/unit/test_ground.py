@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cited import COUNTER, TURBINE, numbered
@@ -58,10 +59,42 @@ def test_a_question_in_parts_keeps_them() -> None:
 
 def test_that_nothing_was_found_is_an_instruction() -> None:
     asked = {"role": "user", "content": "Why?"}
-    assert ground.grounded_messages("Cite.", (), [asked]) == [
-        {"role": "system", "content": f"Cite.\n\n{ground.NOTHING_FOUND}"},
+    instruction, notice = ground.nothing_found([asked], {})
+    assert notice == ground.NOTICE
+    assert ground.grounded_messages("Cite.", (), [asked], instruction) == [
+        {"role": "system", "content": f"Cite.\n\n{ground.NOTHING_FOUND} {ground.NOTICE_STANDS}"},
         asked,
     ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "told"),
+    [
+        ([{"role": "user", "content": "Hello, how are you?"}], {}, ground.SMALL_TALK),
+        ([{"role": "user", "content": "Why?"}], {"response_format": {"type": "json_object"}}, ground.SAY_SO),
+        (
+            [{"role": "user", "content": "Why?"}, {"role": "tool", "tool_call_id": "1", "content": "x"}],
+            {},
+            ground.NOTHING_FOUND,
+        ),
+        (
+            [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because"}],
+            {},
+            ground.NOTHING_FOUND,
+        ),
+    ],
+)
+def test_where_a_sentence_of_ours_would_be_out_of_place_there_is_none(
+    messages: list[dict[str, Any]], options: dict[str, Any], told: str
+) -> None:
+    instruction, notice = ground.nothing_found(messages, options)
+    assert instruction.endswith(told)
+    assert notice == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"response_format": {"type": "text"}}, {"response_format": None}])
+def test_plain_text_gets_the_sentence(options: dict[str, Any]) -> None:
+    assert ground.nothing_found([{"role": "user", "content": "Why?"}], options)[1] == ground.NOTICE
 
 
 ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool"])

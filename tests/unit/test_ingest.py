@@ -113,6 +113,28 @@ async def test_a_document_becomes_chunks(bench: Bench):
     assert (member.status, member.chunk_count) == ("completed", published.chunk_count)
 
 
+@pytest.mark.parametrize("same_reader", [True, False])
+async def test_a_second_store_takes_the_chunks_of_the_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, same_reader: bool
+):
+    job = await bench.job("handbook.pdf", (DATA / "handbook.pdf").read_bytes())
+    first = await bench.ingestor.run(job)
+    await bench.queue.complete(job.lease, first)
+    if not same_reader:
+        monkeypatch.setattr(bench.reader, "read_by", "a later version")
+    bench.files.blobs.clear()  # reading it again would fail
+    await bench.stores.create(HERE, file_ids=[job.file_id])
+    again = await bench.claim()
+    if same_reader:
+        second = await bench.ingestor.run(again)
+        await bench.queue.complete(again.lease, second)
+        assert second == first
+        assert await bench.text(again) == await bench.text(job)
+    else:
+        with pytest.raises(IngestError):
+            await bench.ingestor.run(again)
+
+
 async def test_chunks_are_encoded_below_their_heading(bench: Bench):
     job = await bench.job("pump.md", b"# Pump\nIt moves water.\n## Valve\n" + b"It opens. " * 600)
     await bench.ingestor.run(job)
@@ -295,7 +317,8 @@ async def test_spans_name_stages_and_carry_counts_only(bench: Bench, spans: InMe
     finished = spans.get_finished_spans()
     # Staging goes on beside the wait for the next batch: which of the two ends first is open.
     assert sorted(span.name for span in finished) == [
-        "ingest.embed", "ingest.fetch", "ingest.parse", "ingest.parse", "ingest.publish", "ingest.stage",
+        "ingest.copy", "ingest.embed", "ingest.fetch", "ingest.parse", "ingest.parse", "ingest.publish",
+        "ingest.stage",
     ]  # fmt: skip
     assert all(isinstance(value, int) for span in finished for value in (span.attributes or {}).values())
 

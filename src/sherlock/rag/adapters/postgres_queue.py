@@ -203,7 +203,8 @@ _RELEASE = text(f"""
 
 _COMPLETE_MEMBERSHIP = text("""
     update vector_store_files set status = 'completed', unconfirmed = false, chunk_count = :chunk_count,
-        window_count = :window_count, usage_bytes = :usage_bytes, reading_notes = CAST(:notes AS jsonb)
+        window_count = :window_count, usage_bytes = :usage_bytes, reading_notes = CAST(:notes AS jsonb),
+        read_by = :read_by
     where workspace_id = :workspace_id and vector_store_id = :vector_store_id and file_id = :file_id
 """)
 _FAIL_MEMBERSHIP = text("""
@@ -322,6 +323,7 @@ class PostgresIngestQueue:
                 "window_count": published.window_count,
                 "usage_bytes": published.usage_bytes,
                 "notes": json.dumps(asdict(published.notes)),
+                "read_by": published.read_by or None,
             }
             await connection.execute(_COMPLETE_MEMBERSHIP, {**membership, **figures})
             await connection.execute(_UNSTAGE, {"job_id": lease.job_id})

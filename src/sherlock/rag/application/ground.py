@@ -1,9 +1,12 @@
-"""Grounding, as pure functions: what is asked, what fits, and how passages come into the conversation."""
+"""Grounding, as pure functions: what is asked, what fits, and how passages come into the conversation, or how
+it is said that there are none.
+"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sherlock.rag.application.passages import shown_passages
+from sherlock.rag.application.small_talk import is_small_talk
 from sherlock.rag.domain.models import ChatMessage, Passage
 from sherlock.rag.domain.ports import TokenCounter
 
@@ -13,7 +16,13 @@ MESSAGE_TOKENS = 4
 PASSAGES_SHARE = 0.25
 """However long the history, passages get this share of the context."""
 
-NOTHING_FOUND = "No passages were found for this question. Say that the files do not hold the answer."
+NOTHING_FOUND = (
+    "No relevant passages were found for this question. Do not claim to know what the files say about it."
+)
+SAY_SO = "Say that the files do not hold the answer."
+NOTICE_STANDS = "The user reads that in a sentence before your answer, so do not say it again."
+NOTICE = "No relevant passages were found in the files."
+SMALL_TALK = "The last message asks for nothing that stands in files. Reply to it as it is meant."
 
 
 # ── messages ────────────────────────────────────────────────────────────────
@@ -80,17 +89,33 @@ def passage_budget(
     return max(left, int(context_tokens * PASSAGES_SHARE))
 
 
+def nothing_found(messages: Sequence[ChatMessage], options: Mapping[str, Any]) -> tuple[str, str]:
+    """What the model is told when no passage bears on the question, and the sentence before its answer.
+
+    A small model does not say what it is told to say, so the sentence is ours. It is empty before the reply
+    to a greeting, in JSON, and where the model goes on from a function's result or from words put into its
+    mouth.
+    """
+    if is_small_talk(question(messages)):
+        return SMALL_TALK, ""
+    if messages[-1]["role"] != "user":
+        return NOTHING_FOUND, ""
+    if (options.get("response_format") or {}).get("type", "text") != "text":
+        return f"{NOTHING_FOUND} {SAY_SO}", ""
+    return f"{NOTHING_FOUND} {NOTICE_STANDS}", NOTICE
+
+
 def grounded_messages(
-    system_prompt: str, found: Sequence[Passage], messages: Sequence[ChatMessage]
+    system_prompt: str, found: Sequence[Passage], messages: Sequence[ChatMessage], instruction: str = ""
 ) -> list[ChatMessage]:
     """The conversation with the passages before its last question, in the user's own message.
 
     They are what strangers wrote, so they never stand in a system or developer message; nor in a user message
-    of their own, since many chat templates allow no two in a row. For the same reason the system prompt and a
-    leading system message of the caller are one message.
+    of their own, since many chat templates allow no two in a row. For the same reason the system prompt, the
+    `instruction` and a leading system message of the caller are one message.
     """
     rest = list(messages)
-    instructions = [system_prompt] if found else [system_prompt, NOTHING_FOUND]
+    instructions = [system_prompt, instruction]
     if rest and rest[0]["role"] in ("system", "developer"):
         instructions.append(text_of(rest.pop(0)))
     if found:

@@ -13,6 +13,7 @@ from sherlock.rag.domain.errors import FileStoreUnavailable, IngestError, NotFou
 from sherlock.rag.domain.messages import IngestProgress, Silent
 from sherlock.rag.domain.models import (
     Chunk,
+    Copied,
     EmbeddedChunk,
     IngestJob,
     Published,
@@ -48,21 +49,31 @@ class Ingestor:
                 f"{self.embedder.encoder.name}."
             )
         with collected() as times:
-            staged = await self.index.staged(job.lease)
-            with working_folder() as folder:
-                path = folder / "file"
-                await self.progress.report(job, "fetch")
-                await self._fetch(job, path)
-                await self.progress.report(job, "embed")
-                chunk_count, notes = await self._stage_all(job, path, staged)
-            await self.progress.report(job, "publish", chunk_count)
-            with stage("ingest.publish", chunks=chunk_count):
-                published = await self.index.publish(job.lease, chunk_count)
+            read_by = await self.reader.version()
+            with stage("ingest.copy") as span:
+                made = await self.index.stage_copy(job.lease, read_by)
+                span.set_attribute("chunks", made.chunk_count if made else 0)
+            if made is None:
+                made = await self._make(job)
+            await self.progress.report(job, "publish", made.chunk_count)
+            with stage("ingest.publish", chunks=made.chunk_count):
+                published = await self.index.publish(job.lease, made.chunk_count)
         return replace(
             published,
-            notes=notes,
+            notes=made.notes,
+            read_by=read_by,
             stage_ms={name.partition(".")[2]: round(s * 1e3, 1) for name, s in times.items()},
         )
+
+    async def _make(self, job: IngestJob) -> Copied:
+        """Stage the file's chunks, but for those that were staged before."""
+        staged = await self.index.staged(job.lease)
+        with working_folder() as folder:
+            path = folder / "file"
+            await self.progress.report(job, "fetch")
+            await self._fetch(job, path)
+            await self.progress.report(job, "embed")
+            return Copied(*await self._stage_all(job, path, staged))
 
     async def _fetch(self, job: IngestJob, path: Path) -> None:
         with stage("ingest.fetch", bytes=job.bytes):

@@ -10,7 +10,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sherlock.rag.domain.errors import FileStoreUnavailable, Unavailable
@@ -73,8 +73,13 @@ class Objects:
     async def _keep_renewing(self, workspace_id: WorkspaceId, object_id: str) -> None:
         while True:
             await asyncio.sleep(self.held_s / _RENEWALS)
-            with suppress(Unavailable):
+            try:
                 await self.loose.renew(workspace_id, object_id, self.held_s)
+            except Unavailable:
+                pass
+            except Exception as error:
+                # Nobody awaits this task: were it to end here, a long upload would lose its reservation.
+                log.error("a reservation was not renewed", extra={"error": type(error).__name__})
 
     async def _discard(self, workspace_id: WorkspaceId, object_id: str) -> None:
         try:

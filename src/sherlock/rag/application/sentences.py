@@ -7,9 +7,11 @@ import regex
 
 from sherlock.rag.application.agreement import words
 
+# A run of stops is taken whole and from its start or not at all: no part of it can end a sentence where the
+# whole does not, and trying each takes the square of its length.
 SENTENCE_END = regex.compile(
     r"""
-    [.!?…]+ ["'”’»)\]]* (?=\s|$)
+    (?<![.!?…]) [.!?…]++ ["'”’»)\]]*+ (?=\s|$)
     | [。！？]+ [”’」』）]*
     | \n\s*\n\s* | \n\s* (?!\s|\p{Ll})      # what goes on small in the next line goes on
     | $

@@ -330,6 +330,14 @@ class EmbeddedChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """What was staged without reading the file."""
+
+    chunk_count: int
+    notes: ReadingNotes
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """What a finished ingest left in the index."""
 
@@ -337,8 +345,11 @@ class Published:
     window_count: int
     usage_bytes: int
     notes: ReadingNotes = ReadingNotes()
+    read_by: str = ""
+    """`DocumentReader.version` of who made the chunks, here or in the store they were copied from."""
     stage_ms: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """What the attempt spent in each stage: `fetch`, `parse`, `embed`, `stage`, `publish`. Some overlap."""
+    """What the attempt spent in each stage: `copy`, or `fetch`, `parse`, `embed` and `stage`, which overlap;
+    and `publish`."""
 
 
 # ── reconciliation ──────────────────────────────────────────────────────────

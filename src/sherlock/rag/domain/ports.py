@@ -18,6 +18,7 @@ from sherlock.rag.domain.models import (
     Chunk,
     ChunkingStrategy,
     ComponentStatus,
+    Copied,
     EmbeddedChunk,
     Encoder,
     FileBatch,
@@ -504,6 +505,14 @@ class ChunkIndex(Protocol):
         Raises `LeaseLost`, and `InvalidFile` for text that cannot be stored.
         """
 
+    async def stage_copy(self, lease: Lease, read_by: str) -> Copied | None:
+        """Stage what another store of the workspace holds of the job's file, if it is what would be made.
+
+        That is: completed, `read_by` the same reader, cut to the same sizes, by the same encoder. `None`:
+        there is nothing such, or it went meanwhile; what is staged then may be staged again. Raises
+        `LeaseLost`.
+        """
+
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
         """Make the staged chunks 0..chunk_count-1 the file's chunks in the store; searches find all or none.
 
@@ -527,6 +536,9 @@ class ChunkIndex(Protocol):
 
 class DocumentReader(Protocol):
     """Files to chunks. A file can be made to do harm: whatever it does, it fails alone."""
+
+    async def version(self) -> str:
+        """The same as long as the same file is read and cut into the same chunks."""
 
     def chunks(
         self,

@@ -17,12 +17,14 @@ from sherlock.rag import terms
 from sherlock.rag.adapters.pgvector import parts
 from sherlock.rag.adapters.pgvector.reuse import DIGEST_BYTES, find_encoded
 from sherlock.rag.adapters.pgvector.search import find_candidates
+from sherlock.rag.adapters.pgvector.siblings import find_sibling, prepare_copying, read_keys
 from sherlock.rag.adapters.pgvector.values import flat_page_breaks, page_breaks, sparse
 from sherlock.rag.adapters.postgres import Database, driver, storable
 from sherlock.rag.domain.errors import DatabaseUnavailable, InvalidFile, LeaseLost
 from sherlock.rag.domain.models import (
     Candidate,
     Chunk,
+    Copied,
     EmbeddedChunk,
     Encoder,
     IndexQuery,
@@ -35,6 +37,11 @@ from sherlock.rag.domain.models import (
 _BYTES_PER_FLOAT = 2  # halfvec
 CHUNKS_AT_ONCE = 200
 """Published in one transaction, a second or two; a file with more is published in parts."""
+PARTS_AT_ONCE = 2
+"""Parts of a file that are published side by side, each on a connection: nearly all of it is the work of the
+server, which gives a connection one core."""
+COPIED_AT_ONCE = 1_000
+"""Chunks that are staged in one transaction when they are copied, 4 MB or so."""
 
 # ── statements ──────────────────────────────────────────────────────────────
 
@@ -48,20 +55,29 @@ _LOCK_STORE = text("""
     for key share of s
 """)
 
+# Parts of a file are put in side by side: they keep others out, but not each other.
+_ALONE, _BESIDE = "update", "share"
+
 # The membership, so that two runs cannot interleave, and a file that has gone is noticed.
-_LOCK_MEMBERSHIP = text("""
-    select file_no, status
-    from vector_store_files
-    where workspace_id = :workspace and vector_store_id = :store and file_id = :file
-    for update
-""")
+_LOCK_MEMBERSHIP = {
+    strength: text(f"""
+        select file_no, status
+        from vector_store_files
+        where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+        for {strength}
+    """)
+    for strength in (_ALONE, _BESIDE)
+}
 
 # The job itself, last: while it is locked nobody can claim it. No row: the lease is lost.
-_LOCK_JOB = text("""
-    select 1 from ingest_jobs
-    where id = :job and attempt = :attempt and state = 'running'
-    for update
-""")
+_LOCK_JOB = {
+    strength: text(f"""
+        select 1 from ingest_jobs
+        where id = :job and attempt = :attempt and state = 'running'
+        for {strength}
+    """)
+    for strength in (_ALONE, _BESIDE)
+}
 
 # What finished attempts left behind.
 _STAGED = text("""
@@ -237,6 +253,25 @@ class PgvectorIndex:
             await connection.execute(_UNSTAGE, {"job": lease.job_id, "indices": list(latest)})
             await staging.fetch(records)
 
+    async def stage_copy(self, lease: Lease, read_by: str) -> Copied | None:
+        async with self._database.transaction() as connection:
+            sibling = await find_sibling(connection, lease, read_by)
+        if sibling is None:
+            return None
+        for first in range(0, sibling.chunk_count, COPIED_AT_ONCE):
+            end = min(first + COPIED_AT_ONCE, sibling.chunk_count)
+            async with self._database.transaction() as connection:
+                keys = await read_keys(connection, sibling, first, end)
+            async with self._database.transaction() as connection:
+                copying = await prepare_copying(connection)
+                await _lock_job(connection, lease)
+                unwanted = {"job": lease.job_id, "indices": list(range(first, end))}
+                await connection.execute(_UNSTAGE, unwanted)
+                copied = await copying.fetch(lease.job_id, list(keys), list(keys.values()))
+            if len(copied) < end - first:  # it has gone meanwhile
+                return None
+        return Copied(sibling.chunk_count, sibling.notes)
+
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
         async with self._target(lease) as (connection, target):
             await connection.execute(_DROP_SURPLUS, target.job | {"chunk_count": chunk_count})
@@ -288,25 +323,38 @@ class PgvectorIndex:
 
     async def _publish_in_parts(self, lease: Lease, staged: Published) -> None:
         """The fence is asked again for each part, and each is kept if this one or a later attempt goes on."""
-        done: int | None = None
+        done: frozenset[int] | None = None
         while done is None:
             async with self._target(lease) as (connection, target):
                 if not await parts.is_hidden(connection, target.all):
                     await _remove_all(connection, target.file, target.store_no)
-                done = await parts.resume(connection, target.all, CHUNKS_AT_ONCE)
-        for first in range(done, staged.chunk_count, CHUNKS_AT_ONCE):
-            async with self._target(lease) as (connection, target):
-                await _insert(connection, target, first)
-                await parts.count_terms(connection, target.all, first, first + CHUNKS_AT_ONCE)
+                done = await parts.resume(connection, target.all, staged.chunk_count, CHUNKS_AT_ONCE)
+        left = iter([at for at in range(0, staged.chunk_count, CHUNKS_AT_ONCE) if at not in done])
+
+        async def put_in() -> None:
+            for first in left:
+                async with self._target(lease, _BESIDE) as (connection, target):
+                    await _insert(connection, target, first)
+                    await parts.count_terms(connection, target.all, first, first + CHUNKS_AT_ONCE)
+
+        putting = [asyncio.create_task(put_in()) for _ in range(PARTS_AT_ONCE)]
+        try:
+            await asyncio.gather(*putting)
+        finally:
+            for one in putting:
+                one.cancel()
+            await asyncio.gather(*putting, return_exceptions=True)
         async with self._target(lease) as (connection, target):
             await connection.execute(_WRITE_COUNTS, target.file | asdict(staged))
             await parts.show(connection, target.all)
 
     @contextlib.asynccontextmanager
-    async def _target(self, lease: Lease) -> "AsyncIterator[tuple[AsyncConnection, _Target]]":
+    async def _target(
+        self, lease: Lease, strength: str = _ALONE
+    ) -> "AsyncIterator[tuple[AsyncConnection, _Target]]":
         """A transaction that holds the job and where its chunks go. Raises `LeaseLost`."""
         async with self._database.transaction() as connection:
-            yield connection, await _lock_target(connection, lease)
+            yield connection, await _lock_target(connection, lease, strength)
 
 
 def _staged_records(job_id: int, store_no: int, chunks: Mapping[int, EmbeddedChunk]) -> list[tuple[Any, ...]]:
@@ -326,9 +374,9 @@ def _staged_records(job_id: int, store_no: int, chunks: Mapping[int, EmbeddedChu
     return records
 
 
-async def _lock_job(connection: AsyncConnection, lease: Lease) -> None:
+async def _lock_job(connection: AsyncConnection, lease: Lease, strength: str = _ALONE) -> None:
     fence = {"job": lease.job_id, "attempt": lease.attempt}
-    if (await connection.execute(_LOCK_JOB, fence)).one_or_none() is None:
+    if (await connection.execute(_LOCK_JOB[strength], fence)).one_or_none() is None:
         raise LeaseLost
 
 
@@ -351,17 +399,17 @@ class _Target:
         return self.file | self.job | self.numbers
 
 
-async def _lock_target(connection: AsyncConnection, lease: Lease) -> _Target:
+async def _lock_target(connection: AsyncConnection, lease: Lease, strength: str) -> _Target:
     """Lock store, membership and job, in the order in which deleting them would."""
     fence = {"job": lease.job_id, "attempt": lease.attempt}
     store = (await connection.execute(_LOCK_STORE, fence)).one_or_none()
     if store is None:
         raise LeaseLost
     file = {"workspace": store.workspace_id, "store": store.vector_store_id, "file": store.file_id}
-    membership = (await connection.execute(_LOCK_MEMBERSHIP, file)).one_or_none()
+    membership = (await connection.execute(_LOCK_MEMBERSHIP[strength], file)).one_or_none()
     if membership is None or membership.status not in ("in_progress", "completed"):
         raise LeaseLost
-    await _lock_job(connection, lease)
+    await _lock_job(connection, lease, strength)
     return _Target({"job": lease.job_id}, file, store.store_no, membership.file_no, store.dimension)
 
 

@@ -29,10 +29,11 @@ _COUNT_NOTHING = text("""
     where store_no = :store_no and file_no = :file_no and chunk_count <> 0
 """)
 
-# Parts go in order, so the last chunk tells how many there are.
-_COUNT_HIDDEN = text("""
-    select coalesce(max(chunk_index) + 1, 0) from knowledge_chunks
+# The parts that are there; they are put in side by side, so any may be missing.
+_HIDDEN_PARTS = text("""
+    select chunk_index / :limit * :limit as first, count(*) as chunks from knowledge_chunks
     where workspace_id = :workspace and vector_store_id = :store and file_id = :file
+    group by 1
 """)
 
 # Those that are still what is staged: a later attempt may have cut the text in another way.
@@ -48,21 +49,30 @@ _COUNT_SOUND = text("""
 # No job has this number: what is hidden is to go.
 _GIVE_UP = text("update publishing set job_id = 0 where store_no = :store_no and file_no = :file_no")
 
-# What a part will add to the document frequencies.
+# What a part will add to the document frequencies, in one row: parts put in side by side do not meet.
 _COUNT_TERMS = text("""
-    insert into publishing_terms (store_no, file_no, key, df)
-    select :store_no, :file_no, k, count(*)
-    from ingest_chunks, unnest(keys) k
-    where job_id = :job and chunk_index >= :first and chunk_index < :end
-    group by k
-    on conflict (store_no, file_no, key) do update set df = publishing_terms.df + excluded.df
+    insert into publishing_parts (store_no, file_no, first, keys, counts)
+    select :store_no, :file_no, :first, array_agg(key), array_agg(df)
+    from (
+        select k as key, CAST(count(*) as int) as df
+        from ingest_chunks, unnest(keys) k
+        where job_id = :job and chunk_index >= :first and chunk_index < :end
+        group by k
+    ) as counted
+    having count(*) > 0
 """)
 
-# In key order, as every writer of term_df goes.
+# In key order, as every writer of term_df goes. Older versions keep theirs in `publishing_terms`.
 _ADD_TERMS = text("""
     insert into term_df (store_no, key, df)
-    select store_no, key, df from publishing_terms
-    where store_no = :store_no and file_no = :file_no
+    select :store_no, key, sum(df)
+    from (
+        select unnest(keys) as key, unnest(counts) as df from publishing_parts
+        where store_no = :store_no and file_no = :file_no
+        union all
+        select key, df from publishing_terms where store_no = :store_no and file_no = :file_no
+    ) as counted
+    group by key
     order by key
     on conflict (store_no, key) do update set df = term_df.df + excluded.df
 """)
@@ -104,19 +114,25 @@ async def hide(connection: AsyncConnection, file: dict[str, Any]) -> None:
     await connection.execute(_HIDE, file)
 
 
-async def resume(connection: AsyncConnection, file: dict[str, Any], limit: int) -> int | None:
-    """How many chunks of the hidden file can stay; `None` when some had to go, and more may have to.
+async def resume(
+    connection: AsyncConnection, file: dict[str, Any], chunk_count: int, limit: int
+) -> frozenset[int] | None:
+    """The first chunk of each part of the hidden file, `limit` chunks, that is there and can stay.
 
-    What another job hid, or no longer agrees with what is staged, goes; `limit` chunks a call.
+    `None` when some had to go, and more may have to: what another job hid, or no longer agrees with what is
+    staged, `limit` chunks a call.
     """
     owner = (await connection.execute(_LOCK_HIDDEN, file)).scalar_one_or_none()
     if owner is None:
         await hide(connection, file)
-        return 0
+        return frozenset()
     if owner == file["job"]:
-        hidden: int = (await connection.execute(_COUNT_HIDDEN, file)).scalar_one()
-        if (await connection.execute(_COUNT_SOUND, file)).scalar_one() == hidden:
-            return hidden
+        hidden = {
+            row.first: row.chunks for row in await connection.execute(_HIDDEN_PARTS, file | {"limit": limit})
+        }
+        whole = all(chunks == min(limit, chunk_count - first) for first, chunks in hidden.items())
+        if whole and (await connection.execute(_COUNT_SOUND, file)).scalar_one() == sum(hidden.values()):
+            return frozenset(hidden)
         await connection.execute(_GIVE_UP, file)
     await _clear(connection, file, limit)
     return None

@@ -16,6 +16,7 @@ from sherlock.rag.adapters.reading_process.child import Cause, Child, Died
 from sherlock.rag.domain.errors import IngestError, InvalidFile, SherlockError
 from sherlock.rag.domain.models import Chunk, ChunkingStrategy, ReadingNotes
 from sherlock.rag.reading import messages
+from sherlock.rag.reading.fingerprint import fingerprint
 from sherlock.rag.threads import run_in_thread
 
 MOST_FILES: Final = 500
@@ -50,6 +51,9 @@ class ProcessReader:
         self._limits = (str(timeout_s), ocr_languages, str(ocr_pages))
         self._idle: list[Child] = []
         self._closed = False
+
+    async def version(self) -> str:
+        return await run_in_thread(None, fingerprint, *self._limits[1:])
 
     async def chunks(
         self,
