@@ -577,6 +577,7 @@ def test_json_module_agrees_on_what_json_is(read: Read):
         ("a.eml", "Subject: a\nContent-Type: text/plain; charset=base64\n\n", "utf-8", "utf-8"),
         ("a.xml", "<?xml version='1.0' encoding='windows-1251'?><a>", "cp1251", "cp1251"),
         ("a.xml", "<a>", "utf-8", "utf-8"),
+        ("a.rtf", r"{\rtf1\ansi\ansicpg1251 ", "rtf", "cp1251"),
     ],
 )
 def test_declared_encoding_is_told_unless_the_bytes_deny_it(
@@ -585,7 +586,10 @@ def test_declared_encoding_is_told_unless_the_bytes_deny_it(
     words = "Съешь же ещё этих мягких французских булок, да выпей чаю"
     end = "</a>" if name == "a.xml" else "\n"
     path = tmp_path / "stored"
-    path.write_bytes((head + words + end).encode(written))
+    if written == "rtf":
+        path.write_text(head + "".join(rf"\'{byte:02x}" for byte in words.encode("cp1251")) + "}")
+    else:
+        path.write_bytes((head + words + end).encode(written))
     sections = [*parse(path, name)]
     assert words in text_of(sections)
     assert next(section.encoding for section in sections if section.encoding) == told
