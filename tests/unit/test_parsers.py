@@ -564,3 +564,32 @@ def test_json_module_agrees_on_what_json_is(read: Read):
     value = {"plain": "text", "list": [1, 2.5, None, True], "nested": {"a": {"b": "c"}}}
     text = text_of(read("a.json", json.dumps(value)))
     assert text == "plain: text\nlist: 1, 2.5, null, true\nnested:\n  a:\n    b: c\n\n"
+
+
+# ── encodings that files declare ────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "written", "told"),
+    [
+        ("a.eml", "Subject: a\nContent-Type: text/plain; charset=koi8-r\n\n", "koi8_r", "koi8-r"),
+        ("a.eml", "Subject: a\nContent-Type: text/plain; charset=utf-8\n\n", "cp1251", "cp1251"),
+        ("a.eml", "Subject: a\nContent-Type: text/plain; charset=base64\n\n", "utf-8", "utf-8"),
+        ("a.xml", "<?xml version='1.0' encoding='windows-1251'?><a>", "cp1251", "cp1251"),
+        ("a.xml", "<a>", "utf-8", "utf-8"),
+        ("a.rtf", r"{\rtf1\ansi\ansicpg1251 ", "rtf", "cp1251"),
+    ],
+)
+def test_declared_encoding_is_told_unless_the_bytes_deny_it(
+    tmp_path: Path, name: str, head: str, written: str, told: str
+):
+    words = "Съешь же ещё этих мягких французских булок, да выпей чаю"
+    end = "</a>" if name == "a.xml" else "\n"
+    path = tmp_path / "stored"
+    if written == "rtf":
+        path.write_text(head + "".join(rf"\'{byte:02x}" for byte in words.encode("cp1251")) + "}")
+    else:
+        path.write_bytes((head + words + end).encode(written))
+    sections = [*parse(path, name)]
+    assert words in text_of(sections)
+    assert next(section.encoding for section in sections if section.encoding) == told

@@ -65,9 +65,11 @@ def _message(message: EmailMessage, depth: int) -> Iterator[Section]:
     yield from text.gather([*lines, "\n"], subject or None)
     body = message.get_body(("plain", "html"))
     if body is not None:
-        yield from _body(_content(body), subject, is_html=body.get_content_subtype() == "html")
+        content, encoding = _content(body)
+        yield Section("", encoding=encoding)
+        yield from _body(content, subject, is_html=body.get_content_subtype() == "html")
     elif message.get_content_maintype() == "multipart" and not message.is_multipart():
-        yield from _body(_undivided(message), subject, is_html=False)  # its boundary is missing
+        yield from _body(_content(message)[0], subject, is_html=False)  # its boundary is missing
     forwarded: list[EmailMessage] = []
     names: list[str] = []
     for part in message.iter_attachments() if message.is_multipart() else ():
@@ -80,16 +82,12 @@ def _message(message: EmailMessage, depth: int) -> Iterator[Section]:
         yield from _message(inner, depth + 1)
 
 
-def _content(part: MIMEPart) -> str:
-    try:
-        return str(part.get_content())
-    except (LookupError, ValueError):  # an encoding that is unknown or wrongly named
-        return _undivided(part)
-
-
-def _undivided(part: MIMEPart) -> str:
+def _content(part: MIMEPart) -> tuple[str, str | None]:
+    """The text of a part and its encoding; a wrong declaration gives way to detection."""
     content = part.get_payload(decode=True)
-    return text.decode(content) if isinstance(content, bytes) else ""
+    if not isinstance(content, bytes):
+        return "", None
+    return text.decode_declared(content, part.get_content_charset())
 
 
 def _body(content: str, subject: str, *, is_html: bool) -> Iterator[Section]:

@@ -1,5 +1,7 @@
 """XML of any vocabulary: the text of its elements, each beside its name."""
 
+import codecs
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +12,9 @@ from sherlock.rag.domain.models import Section
 from sherlock.rag.parsers import text
 from sherlock.rag.parsers.package import FOREIGN, name_of
 
+_DECLARED: Final = re.compile(
+    rb"<\?xml[^>]{0,200}?\sencoding\s*=\s*[\"']([A-Za-z][\w.-]{0,39})[\"']", re.ASCII
+)
 _PIECE_BYTES: Final = 1 << 20
 _MAX_ELEMENTS: Final = 1 << 18  # held at once; some 60 MB with their texts
 _LARGEST_BYTES: Final = 16 << 20
@@ -28,7 +33,16 @@ def parse_xml(path: Path) -> Iterator[Section]:
     except FOREIGN:
         yield from text.parse(path)
         return
+    yield Section("", encoding=_encoding(path))
     yield from text.gather(_lines(root))
+
+
+def _encoding(path: Path) -> str:
+    """What expat decoded by: the mark, the declaration, or else UTF-8."""
+    with path.open("rb") as file:
+        head = file.read(1024)
+    declared = _DECLARED.match(head)
+    return codecs.lookup(text.by_mark(head) or (declared[1].decode() if declared else "utf-8")).name
 
 
 def _load(path: Path) -> Element:

@@ -84,11 +84,21 @@ def decoded_from(file: TextIO) -> Section:
 
 def decode(content: bytes) -> str:
     """Text that lies within another file, decoded as `open_text` does; what is not text is blank."""
+    return decode_declared(content, None)[0]
+
+
+def decode_declared(content: bytes, declared: str | None) -> tuple[str, str | None]:
+    """As `decode`, with the encoding; what is declared counts where the bytes decode by it."""
+    if declared:
+        try:
+            return content.decode(declared), codecs.lookup(declared).name
+        except (LookupError, ValueError):  # unknown, no encoding of text, or not the one it is in
+            pass
     try:
         encoding = _encoding_of(io.BytesIO(content), None)
     except InvalidFile:
-        return ""
-    return content.decode(encoding, "replace")
+        return "", None
+    return content.decode(encoding, "replace"), codecs.lookup(encoding).name
 
 
 def lines(file: TextIO, longest: int = BLOCK_CHARS) -> Iterator[str]:
