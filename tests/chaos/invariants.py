@@ -205,9 +205,9 @@ def _results(ingests: Sequence[Ingest], messages: Messages, refused: Sequence[st
     results: Counter[tuple[str, str]] = Counter(
         (result["request_id"], result["status"]) for result in messages.results()
     )
-    expected = Counter(
-        {(ingest.file_id, ingest.document.status): ingest.messages for ingest in ingests if ingest.messages}
-    )
+    expected: Counter[tuple[str, str]] = Counter()
+    for ingest in ingests:  # a file may have been asked for in several stores
+        expected.update([(ingest.file_id, ingest.document.status)] * ingest.messages)
     expected.update((request_id, "failed") for request_id in refused)
     if results != expected:
         yield f"results that are missing: {expected - results}, that are too many: {results - expected}"
