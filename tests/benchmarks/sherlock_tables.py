@@ -75,7 +75,9 @@ async def build(owner_url: str, workspace: WorkspaceId, encoder: str, stores: Se
     await register_vector(server, schema="public")
     # As a restored dump would: what the triggers keep is right as it is copied.
     await server.execute("set search_path = sherlock, public; set session_replication_role = replica")
-    await server.execute("set maintenance_work_mem = '1GB'")
+    # Some 1.6 kB a vector while its graph is made; what does not fit is inserted far more slowly.
+    gigabytes = 1 + sum(len(store.texts) for store in stores) // 500_000
+    await server.execute(f"set maintenance_work_mem = '{gigabytes}GB'")
     definitions = [
         await server.fetchval("select pg_get_indexdef(CAST($1::text as regclass))", index)
         for index in _INDEXES

@@ -61,6 +61,8 @@ SHARES = (10, 100, 1000)
 CANDIDATES, ALPHA, PAGE = 50, 0.7, 10
 ASKED, EXACT_QUESTIONS = 100, 100
 JUDGED_QUESTIONS = 40
+PROMISED_CHUNKS = 100_000
+"""Up to which recall has a bound; of more it is only told."""
 COMPARED_QUESTIONS = 30
 """Of the other designs, where only time is measured."""
 ERROR_CODES, RARE_WORDS = 40, 40
@@ -370,7 +372,7 @@ async def test_search(bench: Benchmark, owner_url: str, tmp_path_factory: pytest
         f"{inserted.cpu_ms / CHUNKS_PER_FILE:.1f} of them the database's CPU.",
         report.table(["table or index", "MiB"], bench.built.mebibytes.items()),
     )
-    for where, leg, _, found in measured:
+    for where, leg, _, found in measured if CHUNKS <= PROMISED_CHUNKS else []:
         whole_dense = leg == "dense" and where.below is None
         assert found is None or found >= (0.98 if whole_dense else 0.97), (where.name, leg)
     assert not lost
