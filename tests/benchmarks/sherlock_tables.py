@@ -75,7 +75,7 @@ async def build(owner_url: str, workspace: WorkspaceId, encoder: str, stores: Se
     await register_vector(server, schema="public")
     # As a restored dump would: what the triggers keep is right as it is copied.
     await server.execute("set search_path = sherlock, public; set session_replication_role = replica")
-    # Some 1.6 kB a vector while its graph is made; what does not fit is inserted far more slowly.
+    # A graph that does not fit into it is finished far more slowly; 3 GB held that of 1.1 million vectors.
     gigabytes = 1 + sum(len(store.texts) for store in stores) // 500_000
     await server.execute(f"set maintenance_work_mem = '{gigabytes}GB'")
     definitions = [
