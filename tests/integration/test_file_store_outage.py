@@ -125,11 +125,12 @@ def test_what_is_deleted_in_an_outage_goes_after_it(bench: Bench) -> None:
         assert http.delete(f"/v1/files/{deleted}").json()["deleted"] is True
     assert bench.get(f"/v1/files/{deleted}").status_code == 404
     assert bench.upload().status_code == 503
-    # What was refused is still reserved; and the housekeeper has tried in vain, and will again in a minute.
+    # What was refused is still reserved; and the housekeeper tries in vain, and will again in a minute.
     until(lambda: bench.rows("select from loose_objects where going and due_at > now()") != [])
     bench.line.mend()
-    assert bench.stored() == {deleted, kept}
-    assert len(bench.rows("select from loose_objects")) == 2
+    # The try that was under way may get through.
+    assert {kept} <= bench.stored() <= {deleted, kept}
+    assert len(bench.rows("select from loose_objects")) in (1, 2)
 
     bench.rows("update loose_objects set due_at = now()")
     until(lambda: bench.rows("select from loose_objects") == [])
