@@ -61,7 +61,8 @@ TEXTS_AT_ONCE = 200
 
 # For the transaction only: how the graph is walked, and that it goes on where too few of the nearest qualify;
 # and that statements are planned once a connection rather than at each search, since the form of each leg is
-# chosen here and not by the planner: 12.5 ms of CPU instead of 15.0 at 20,000 chunks, 2.5 instead of 5 at 20.
+# chosen here and not by the planner: 18 to 21 ms of CPU instead of 22 to 25 at 100,000 chunks, 2.7 instead of
+# 5.5 at 100, in one run on a slow machine.
 # The planner does not know what comparing arrays costs, and would rather read the whole table than the lists
 # of a few terms (56 ms instead of 5, at 10,000 chunks); without statistics it takes a large store for a small
 # one, and would rather sort it than walk the graph.
@@ -496,9 +497,13 @@ def _candidate(row: Row[Any], best_score: float) -> Candidate:
     )
 
 
+# Made once: `json.loads` makes one for each call that changes how numbers are read.
+_JSON = json.JSONDecoder(parse_int=float)
+
+
 def _attributes(stored: str | None) -> Attributes | None:
     """jsonb writes 2.0 as 2; numbers are floats here."""
     if stored is None:
         return None
-    attributes: dict[str, AttributeValue] = json.loads(stored, parse_int=float)
+    attributes: dict[str, AttributeValue] = _JSON.decode(stored)
     return attributes
