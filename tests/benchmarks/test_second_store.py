@@ -41,7 +41,7 @@ WINDOWS = "select chunk_count, window_count from vector_store_files where vector
 
 @pytest.mark.parametrize(
     ("chunk_tokens", "overlap_tokens", "characters"),
-    [pytest.param(800, 400, 1_520_000, id="auto"), pytest.param(160, 16, 545_000, id="one-window")],
+    [pytest.param(512, 50, 2_200_000, id="default"), pytest.param(160, 16, 545_000, id="one-window")],
 )
 async def test_a_thousand_chunks_in_a_second_store(
     folder: Path, chunk_tokens: int, overlap_tokens: int, characters: int
