@@ -1,6 +1,7 @@
 """What every `FileStore` does: in memory, in a folder, and in a bucket over the S3 protocol."""
 
 import asyncio
+import gc
 import os
 import secrets
 import socket
@@ -294,3 +295,19 @@ async def test_two_processes_may_make_the_bucket_at_once(s3_endpoint: str):
     assert await keys_of(stores[0]) == {f"default/file-{n}" for n in range(4)}
     for store in stores:
         await store.close()
+
+
+async def test_who_is_cancelled_while_a_file_is_opened_leaves_none_open(tmp_path: Path):
+    store = LocalFileStore(tmp_path)
+    pipe = tmp_path / "ws-1" / "file-1"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)  # to open it takes until somebody writes
+    reading = asyncio.create_task(bytes_of(store, "ws-1/file-1"))
+    await asyncio.sleep(0.05)
+    reading.cancel()
+    (await asyncio.to_thread(pipe.open, "wb")).close()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    del reading
+    gc.collect()  # a file that is still open is told of now, which fails the test
+    await store.close()

@@ -39,7 +39,7 @@ class LocalFileStore:
 
     async def put(self, key: str, data: AsyncIterator[bytes]) -> None:
         path = self._path(key)
-        file = await self._run(key, self._begin)
+        file = await self._opened(key, self._begin, _discard)
         try:
             async for piece in data:
                 await self._run(key, file.write, piece)
@@ -52,7 +52,8 @@ class LocalFileStore:
         return (await self._run(key, os.stat, self._path(key))).st_size
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        file = await self._run(key, _open, self._path(key))
+        path = self._path(key)
+        file = await self._opened(key, lambda: _open(path), lambda opened: opened.close())
         try:
             left = await self._run(key, _seek, file, start, end)
             while left > 0 and (piece := await self._run(key, file.read, min(left, _PIECE_BYTES))):
@@ -69,8 +70,21 @@ class LocalFileStore:
             yield key
 
     async def check(self) -> None:
-        file = await self._run("", self._begin)
+        file = await self._opened("", self._begin, _discard)
         await self._run("", _discard, file)
+
+    async def _opened(
+        self, key: str, open_one: Callable[[], IO[bytes]], undo: Callable[[IO[bytes]], None]
+    ) -> IO[bytes]:
+        """A file that is opened in a thread, and not left open where the caller is cancelled meanwhile."""
+        opened: list[IO[bytes]] = []
+        try:
+            await self._run(key, lambda: opened.append(open_one()))
+        except BaseException:
+            for file in opened:
+                undo(file)
+            raise
+        return opened[0]
 
     async def _run(self, key: str, work: Callable[[*Args], T], *args: *Args) -> T:
         """Blocking work in a thread; its errors become the port's."""
