@@ -39,7 +39,7 @@ class LocalFileStore:
 
     async def put(self, key: str, data: AsyncIterator[bytes]) -> None:
         path = self._path(key)
-        file = await self._opened(key, self._begin, _discard)
+        file = await self._run(key, self._begin, undo=_discard)
         try:
             async for piece in data:
                 await self._run(key, file.write, piece)
@@ -52,15 +52,14 @@ class LocalFileStore:
         return (await self._run(key, os.stat, self._path(key))).st_size
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        path = self._path(key)
-        file = await self._opened(key, lambda: _open(path), lambda opened: opened.close())
+        file = await self._run(key, _open, self._path(key), undo=_close)
         try:
             left = await self._run(key, _seek, file, start, end)
             while left > 0 and (piece := await self._run(key, file.read, min(left, _PIECE_BYTES))):
                 left -= len(piece)
                 yield piece
         finally:
-            file.close()
+            _close(file)
 
     async def delete(self, key: str) -> None:
         await self._run(key, _remove, self._path(key))
@@ -70,26 +69,15 @@ class LocalFileStore:
             yield key
 
     async def check(self) -> None:
-        file = await self._opened("", self._begin, _discard)
+        file = await self._run("", self._begin, undo=_discard)
         await self._run("", _discard, file)
 
-    async def _opened(
-        self, key: str, open_one: Callable[[], IO[bytes]], undo: Callable[[IO[bytes]], None]
-    ) -> IO[bytes]:
-        """A file that is opened in a thread, and not left open where the caller is cancelled meanwhile."""
-        opened: list[IO[bytes]] = []
-        try:
-            await self._run(key, lambda: opened.append(open_one()))
-        except BaseException:
-            for file in opened:
-                undo(file)
-            raise
-        return opened[0]
-
-    async def _run(self, key: str, work: Callable[[*Args], T], *args: *Args) -> T:
+    async def _run(
+        self, key: str, work: Callable[[*Args], T], *args: *Args, undo: Callable[[T], None] | None = None
+    ) -> T:
         """Blocking work in a thread; its errors become the port's."""
         try:
-            return await run_in_thread(self._threads, work, *args)
+            return await run_in_thread(self._threads, work, *args, undo=undo)
         except FileNotFoundError:
             raise NotFound("File", key.rpartition("/")[2]) from None
         except OSError:
@@ -155,6 +143,10 @@ def _seek(file: IO[bytes], start: int, end: int | None) -> int:
 
 def _open(path: Path) -> IO[bytes]:
     return path.open("rb")
+
+
+def _close(file: IO[bytes]) -> None:
+    file.close()
 
 
 def _remove(path: Path) -> None:

@@ -66,13 +66,12 @@ class MinioFileStore:
         length = min(size, size if end is None else end) - start
         if length <= 0:
             return
-        response = await self._run(key, self._get, key, start, length)
+        response = await self._run(key, self._get, key, start, length, undo=_release)
         try:
             while piece := await self._run(key, response.read, _PIECE_BYTES):
                 yield piece
         finally:
-            response.close()
-            response.release_conn()
+            _release(response)
 
     async def delete(self, key: str) -> None:
         with contextlib.suppress(NotFound):
@@ -85,10 +84,12 @@ class MinioFileStore:
     async def check(self) -> None:
         await self._run("", self._upload, _PROBE, io.BytesIO(b"\n"))
 
-    async def _run(self, key: str, work: Callable[[*Args], T], *args: *Args) -> T:
+    async def _run(
+        self, key: str, work: Callable[[*Args], T], *args: *Args, undo: Callable[[T], None] | None = None
+    ) -> T:
         """Blocking work in a thread; its errors become the port's."""
         try:
-            return await run_in_thread(self._threads, work, *args)
+            return await run_in_thread(self._threads, work, *args, undo=undo)
         except S3Error as error:
             if error.code in ("NoSuchKey", "NoSuchBucket"):
                 raise NotFound("File", key.rpartition("/")[2]) from None
@@ -131,3 +132,8 @@ class MinioFileStore:
                 return []
             raise
         return [name for name in names if name and "/" in name]
+
+
+def _release(response: urllib3.BaseHTTPResponse) -> None:
+    response.close()
+    response.release_conn()
