@@ -22,7 +22,6 @@ from sherlock.rag.domain.models import (
     Chunk,
     Comparison,
     Compound,
-    Copied,
     EmbeddedChunk,
     Encoder,
     Filter,
@@ -30,6 +29,7 @@ from sherlock.rag.domain.models import (
     Lease,
     Published,
     ReadingNotes,
+    Staged,
     Vector,
     WorkspaceId,
 )
@@ -103,7 +103,7 @@ class InMemoryChunkIndex:
         job = self._held(lease)
         self._staged.setdefault(job.id, {}).update({embedded.chunk.index: embedded for embedded in chunks})
 
-    async def stage_copy(self, lease: Lease, read_by: str) -> Copied | None:
+    async def stage_copy(self, lease: Lease, read_by: str) -> Staged | None:
         job = self._held(lease)
         own = self.state.memberships[job.membership].value
         workspace_id, store_id, file_id = job.membership
@@ -120,7 +120,7 @@ class InMemoryChunkIndex:
                 self._staged[job.id] = {
                     one.chunk.index: EmbeddedChunk(one.chunk, one.windows) for one in stored
                 }
-                return Copied(len(stored), other.notes or ReadingNotes())
+                return Staged(len(stored), other.notes or ReadingNotes())
         return None
 
     async def publish(self, lease: Lease, chunk_count: int) -> Published:

@@ -25,7 +25,7 @@ from tests.ports.test_ingest_queue import at_port, socket_of
 from sherlock.rag.adapters import pgvector, postgres
 from sherlock.rag.adapters.pgvector import parts
 from sherlock.rag.adapters.pgvector import search as search_module
-from sherlock.rag.adapters.pgvector.siblings import read_keys
+from sherlock.rag.adapters.pgvector.siblings import read_weights
 from sherlock.rag.adapters.postgres import Database
 from sherlock.rag.domain.errors import DatabaseUnavailable, LeaseLost
 from sherlock.rag.domain.models import Comparison, IngestJob, LastError
@@ -204,13 +204,13 @@ async def test_a_sibling_that_goes_while_it_is_copied_is_made_again(
     await bench.queue.complete(first.lease, replace(published, read_by="reader"))
     job = await bench.attach(another, file)
 
-    async def after_the_first_two(*args: Any) -> dict[int, str]:
-        keys = await read_keys(*args)
-        if args[2]:  # the keys are read; the chunks go before they are copied
+    async def after_the_first_two(*args: Any) -> list[tuple[int, Any]]:
+        weights = await read_weights(*args)
+        if args[2]:  # the weights are read; the chunks go before they are copied
             await bench.catalog.detach_file(bench.workspace, one, file)
-        return keys
+        return weights
 
-    monkeypatch.setattr(pgvector, "read_keys", after_the_first_two)
+    monkeypatch.setattr(pgvector, "read_weights", after_the_first_two)
     assert await bench.index.stage_copy(job.lease, "reader") is None
     assert await bench.index.stage_copy(job.lease, "reader") is None
     await bench.index.stage(job.lease, await embedded(BOOK))

@@ -34,7 +34,6 @@ from sherlock.rag.domain.models import (
     ChunkingStrategy,
     Comparison,
     Compound,
-    Copied,
     EmbeddedChunk,
     Encoder,
     Filter,
@@ -43,6 +42,7 @@ from sherlock.rag.domain.models import (
     LastError,
     Published,
     ReadingNotes,
+    Staged,
     StoredFile,
     Vector,
     VectorStore,
@@ -331,7 +331,7 @@ async def test_a_copy_is_what_another_store_has(
     await completed(bench, one, file, chunks, "reader 1")
     job = await bench.attach(another, file)
     for _ in range(2):  # as often as a job is begun
-        assert await bench.index.stage_copy(job.lease, "reader 1") == Copied(
+        assert await bench.index.stage_copy(job.lease, "reader 1") == Staged(
             4, ReadingNotes("utf-8", 7, "3", "")
         )
     assert await bench.search("KX-4471", another) == [], "only staged"

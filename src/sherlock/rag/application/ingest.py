@@ -13,11 +13,11 @@ from sherlock.rag.domain.errors import FileStoreUnavailable, IngestError, NotFou
 from sherlock.rag.domain.messages import IngestProgress, Silent
 from sherlock.rag.domain.models import (
     Chunk,
-    Copied,
     EmbeddedChunk,
     IngestJob,
     Published,
     ReadingNotes,
+    Staged,
     blob_key,
 )
 from sherlock.rag.domain.ports import ChunkIndex, DocumentReader, Embedder, FileStore
@@ -65,7 +65,7 @@ class Ingestor:
             stage_ms={name.partition(".")[2]: round(s * 1e3, 1) for name, s in times.items()},
         )
 
-    async def _make(self, job: IngestJob) -> Copied:
+    async def _make(self, job: IngestJob) -> Staged:
         """Stage the file's chunks, but for those that were staged before."""
         staged = await self.index.staged(job.lease)
         with working_folder() as folder:
@@ -73,7 +73,7 @@ class Ingestor:
             await self.progress.report(job, "fetch")
             await self._fetch(job, path)
             await self.progress.report(job, "embed")
-            return Copied(*await self._stage_all(job, path, staged))
+            return await self._stage_all(job, path, staged)
 
     async def _fetch(self, job: IngestJob, path: Path) -> None:
         with stage("ingest.fetch", bytes=job.bytes):
@@ -89,10 +89,8 @@ class Ingestor:
             if size != job.bytes:
                 raise FileStoreUnavailable("The file store returned a part of the file.")
 
-    async def _stage_all(
-        self, job: IngestJob, path: Path, staged: Mapping[int, bytes]
-    ) -> tuple[int, ReadingNotes]:
-        """How many chunks the file has; all of them are staged then, but for those that were before.
+    async def _stage_all(self, job: IngestJob, path: Path, staged: Mapping[int, bytes]) -> Staged:
+        """Stage all of the file's chunks, but for those that were staged before.
 
         While the encoder works on a batch, the one before is staged and the one after is read, so that it
         never waits for either. Three batches are held at most.
@@ -122,7 +120,7 @@ class Ingestor:
             if staging is not None:
                 staging.cancel()
                 await asyncio.gather(staging, return_exceptions=True)
-        return chunk_count, notes[0]
+        return Staged(chunk_count, notes[0])
 
     async def _batches(
         self, job: IngestJob, path: Path, noted: Callable[[ReadingNotes], None]

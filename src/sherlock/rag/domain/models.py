@@ -330,8 +330,8 @@ class EmbeddedChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """What was staged without reading the file."""
+class Staged:
+    """All of a file's chunks are staged: how many, and what reading it told."""
 
     chunk_count: int
     notes: ReadingNotes

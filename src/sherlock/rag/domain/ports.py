@@ -18,7 +18,6 @@ from sherlock.rag.domain.models import (
     Chunk,
     ChunkingStrategy,
     ComponentStatus,
-    Copied,
     EmbeddedChunk,
     Encoder,
     FileBatch,
@@ -37,6 +36,7 @@ from sherlock.rag.domain.models import (
     QueueActivity,
     ReadingNotes,
     ResponseItem,
+    Staged,
     Status,
     StoredFile,
     StoredResponse,
@@ -505,7 +505,7 @@ class ChunkIndex(Protocol):
         Raises `LeaseLost`, and `InvalidFile` for text that cannot be stored.
         """
 
-    async def stage_copy(self, lease: Lease, read_by: str) -> Copied | None:
+    async def stage_copy(self, lease: Lease, read_by: str) -> Staged | None:
         """Stage what another store of the workspace holds of the job's file, if it is what would be made.
 
         That is: completed, `read_by` the same reader, cut to the same sizes, by the same encoder. `None`:

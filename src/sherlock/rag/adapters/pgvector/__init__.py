@@ -17,19 +17,19 @@ from sherlock.rag import terms
 from sherlock.rag.adapters.pgvector import parts
 from sherlock.rag.adapters.pgvector.reuse import DIGEST_BYTES, find_encoded
 from sherlock.rag.adapters.pgvector.search import find_candidates
-from sherlock.rag.adapters.pgvector.siblings import find_sibling, prepare_copying, read_keys
+from sherlock.rag.adapters.pgvector.siblings import find_sibling, own_keys, prepare_copying, read_weights
 from sherlock.rag.adapters.pgvector.values import flat_page_breaks, page_breaks, sparse
 from sherlock.rag.adapters.postgres import Database, driver, storable
 from sherlock.rag.domain.errors import DatabaseUnavailable, InvalidFile, LeaseLost
 from sherlock.rag.domain.models import (
     Candidate,
     Chunk,
-    Copied,
     EmbeddedChunk,
     Encoder,
     IndexQuery,
     Lease,
     Published,
+    Staged,
     Vector,
     WorkspaceId,
 )
@@ -253,7 +253,7 @@ class PgvectorIndex:
             await connection.execute(_UNSTAGE, {"job": lease.job_id, "indices": list(latest)})
             await staging.fetch(records)
 
-    async def stage_copy(self, lease: Lease, read_by: str) -> Copied | None:
+    async def stage_copy(self, lease: Lease, read_by: str) -> Staged | None:
         async with self._database.transaction() as connection:
             sibling = await find_sibling(connection, lease, read_by)
         if sibling is None:
@@ -261,16 +261,18 @@ class PgvectorIndex:
         for first in range(0, sibling.chunk_count, COPIED_AT_ONCE):
             end = min(first + COPIED_AT_ONCE, sibling.chunk_count)
             async with self._database.transaction() as connection:
-                keys = await read_keys(connection, sibling, first, end)
+                weights = await read_weights(connection, sibling, first, end)
+            # As in `stage`: it takes a while and needs no connection.
+            keys = await asyncio.to_thread(own_keys, sibling, weights)
             async with self._database.transaction() as connection:
                 copying = await prepare_copying(connection)
                 await _lock_job(connection, lease)
                 unwanted = {"job": lease.job_id, "indices": list(range(first, end))}
                 await connection.execute(_UNSTAGE, unwanted)
-                copied = await copying.fetch(lease.job_id, list(keys), list(keys.values()))
+                copied = await copying.fetch(lease.job_id, [chunk for chunk, _ in weights], keys)
             if len(copied) < end - first:  # it has gone meanwhile
                 return None
-        return Copied(sibling.chunk_count, sibling.notes)
+        return Staged(sibling.chunk_count, sibling.notes)
 
     async def publish(self, lease: Lease, chunk_count: int) -> Published:
         async with self._target(lease) as (connection, target):

@@ -1,9 +1,10 @@
 """A file's chunks in another store of its workspace, copied where they would only be made again."""
 
-import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgvector import SparseVector
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -75,21 +76,20 @@ async def find_sibling(connection: AsyncConnection, lease: Lease, read_by: str) 
     return Sibling(file, row.chunk_count, ReadingNotes(**(row.reading_notes or {})), row.own_store_no)
 
 
-async def read_keys(connection: AsyncConnection, sibling: Sibling, first: int, end: int) -> dict[int, str]:
-    """For each chunk of a part, by its id, its keys in the store to copy to, written as an array."""
-    rows = (await connection.execute(_WEIGHTS, sibling.file | {"first": first, "end": end})).all()
-
-    def listed() -> dict[int, str]:
-        return {
-            row.id: "{" + ",".join(_keys_as_text(sibling.own_store_no, row.weights.indices())) + "}"
-            for row in rows
-        }
-
-    return await asyncio.to_thread(listed)
+async def read_weights(
+    connection: AsyncConnection, sibling: Sibling, first: int, end: int
+) -> list[tuple[int, SparseVector]]:
+    """The id of each chunk of a part, and its terms with their weights."""
+    rows = await connection.execute(_WEIGHTS, sibling.file | {"first": first, "end": end})
+    return [(row.id, row.weights) for row in rows]
 
 
-def _keys_as_text(store_no: int, term_keys: list[int]) -> list[str]:
-    return [str(terms.store_key(store_no, key)) for key in term_keys]
+def own_keys(sibling: Sibling, weights: Sequence[tuple[int, SparseVector]]) -> list[str]:
+    """For each chunk its keys in the store to copy to, written as an array."""
+    return [
+        "{" + ",".join(str(terms.store_key(sibling.own_store_no, key)) for key in found.indices()) + "}"
+        for _, found in weights
+    ]
 
 
 async def prepare_copying(connection: AsyncConnection) -> Any:
